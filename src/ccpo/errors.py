@@ -1,0 +1,71 @@
+"""The exception tree, and the two helpers that make its messages useful.
+
+Every error a user can cause derives from `CCPOError`; its message says what was given, what is allowed
+and what to do. The command line prints that one line and exits with 2.
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+class CCPOError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class ConfigError(CCPOError, ValueError):
+    """An unknown setting, or a value that is not allowed."""
+
+
+class ThresholdError(CCPOError, ValueError):
+    """A threshold that is negative or not finite."""
+
+
+class ThresholdWarning(UserWarning):
+    """A threshold outside the range that the policy was trained for."""
+
+
+class EnvironmentError(CCPOError):
+    """An environment that cannot be made, reports no cost, or returned something unusable."""
+
+
+class NumericalError(CCPOError, ArithmeticError):
+    """NaN or infinity in observations, rewards, costs or losses."""
+
+
+class RunError(CCPOError):
+    """A run folder that cannot be written, is in use, or does not hold what is needed."""
+
+
+class FormatError(CCPOError, ValueError):
+    """A checkpoint or policy file that is truncated, tampered with, of another version or of another task."""
+
+
+class MissingExtraError(CCPOError, ImportError):
+    """An optional dependency that is not installed."""
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """The tail of an error message: the closest allowed name if there is one, else all of them.
+
+    >>> did_you_mean("BalCircle", ["BallCircle", "AntRun"])
+    "did you mean 'BallCircle'?"
+    """
+    allowed = sorted(allowed)
+    close = difflib.get_close_matches(name, allowed, n=1)
+    if not close:
+        folded = {a.replace("-", "").replace("_", "").lower(): a for a in allowed}
+        hit = folded.get(name.replace("-", "").replace("_", "").lower())
+        close = [hit] if hit else []
+    return f"did you mean '{close[0]}'?" if close else f"choose from: {', '.join(allowed)}"
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional module, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"this needs '{module.split('.')[0]}' ({error}); install it with: pip install 'ccpo[{extra}]'"
+        ) from None
