@@ -26,7 +26,7 @@ class ThresholdWarning(UserWarning):
     """A threshold outside the range that the policy was trained for."""
 
 
-class EnvironmentError(CCPOError):
+class EnvError(CCPOError):
     """An environment that cannot be made, reports no cost, or returned something unusable."""
 
 

@@ -56,3 +56,55 @@ class Episode(NamedTuple):
     cost: float
     length: int
     deterministic: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task together with the thresholds it is trained under. Lane e of a rollout belongs to environment e."""
+
+    spec: EnvSpec
+    behaviour_thresholds: tuple[float, ...]
+    threshold_range: tuple[float, float]
+    lanes_per_threshold: int
+    deployed_lanes: int
+    """How many of a threshold's lanes act as the policy is deployed: deterministic, with averaged weights."""
+
+    @property
+    def lanes(self) -> int:
+        return len(self.behaviour_thresholds) * self.lanes_per_threshold
+
+    @property
+    def lane_thresholds(self) -> np.ndarray:
+        return np.repeat(np.asarray(self.behaviour_thresholds, np.float32), self.lanes_per_threshold)
+
+    @property
+    def lane_deployed(self) -> np.ndarray:
+        """Which lanes act as deployed: the last ones of each threshold."""
+        within = np.arange(self.lanes) % self.lanes_per_threshold
+        return within >= self.lanes_per_threshold - self.deployed_lanes
+
+
+class LaneStatistics(NamedTuple):
+    """Episodes that finished in a rollout, by lane: how many, and the mean of their costs and of its square; [E]."""
+
+    count: Array
+    cost: Array
+    cost_square: Array
+
+
+class Experience(NamedTuple):
+    """What an algorithm's `update` learns from: the newest rollout, and everything stored if it is off-policy."""
+
+    rollout: Transition
+    statistics: LaneStatistics
+    replay: Any
+    progress: Array
+    """The share of the run's environment steps that is behind us, in [0, 1]."""
+
+
+class Acting(NamedTuple):
+    """The policy as lanes act with it: arrays to explore with, arrays as deployed, and what the arrays mean."""
+
+    net: Any
+    explore: dict[str, np.ndarray]
+    deploy: dict[str, np.ndarray]

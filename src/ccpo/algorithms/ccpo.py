@@ -1,0 +1,456 @@
+"""CCPO: constraint-conditioned policy optimisation, one policy π(a | s, ε) for every threshold ε.
+
+Two parts (docs/algorithms/ccpo.md): versatile value estimation, Q(s, a | ε) = ψ(s, a)ᵀ z(ε), and conditioned variational
+inference, a convex E-step for each of a set of thresholds followed by one supervised M-step over all of them.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ccpo import replay as replays
+from ccpo.config import Settings, setting
+from ccpo.maths import gaussian, mstep, networks, normaliser
+from ccpo.maths.estep import EStep, estep
+from ccpo.maths.returns import HORIZONS, Horizon, nstep_return
+from ccpo.runtime import NetConfig
+from ccpo.types import Acting, Array, Experience, Problem, Transition
+
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """Every choice of the method; the paper leaves most of them open (docs/algorithms/ccpo.md numbers the deviations)."""
+
+    versatile_critic: bool = setting(True, "VVE: Q = ψᵀz; false is the ablation, a plain critic of [s; ε; a]")
+    versatile_policy: bool = setting(True, "CVI: E- and M-step for unseen thresholds too; false is the ablation")
+    hidden: tuple[int, ...] = setting((128, 128), "hidden layers of actor, plain critic and ψ", low=1)
+    features: int = setting(32, "F (the paper's M): size of ψ and z", low=1)
+    feature_bound: float = setting(10.0, "K_f: the bound on ‖ψ‖∞", above=0)
+    embedding_hidden: int = setting(64, "hidden units of z(ε)", low=1)
+    horizon: str = setting("endless", "what critics sum up and which q_threshold belongs to it", choices=HORIZONS)
+    discount: float = setting(0.97, "γ of both critics", low=0, high=1)
+    nstep: int = setting(2, "steps of reward and cost before a target bootstraps", low=1, high=100)
+    target_rate: float = setting(0.05, "τ: the share of the critics that their targets take over at each update", above=0, high=1)
+    batch: int = setting(256, "transitions an update for the critics", low=1)
+    conditions: int = setting(4, "thresholds an update for E- and M-step", low=1)
+    states: int = setting(64, "states for each of these thresholds", low=1)
+    action_samples: int = setting(16, "K: actions for each state", low=2)
+    recent_episodes: float = setting(10.0, "E-step states come from this many newest episode lengths of each lane", above=0)
+    updates_per_step: float = setting(0.2, "gradient updates for each environment step", above=0)
+    refresh_updates: int = setting(60, "π_old is refreshed after this many updates", low=1)
+    actor_rate: float = setting(5e-4, "Adam's rate for the actor", above=0)
+    critic_rate: float = setting(1e-3, "Adam's rate for the critics", above=0)
+    estep_kl_bound: float = setting(0.02, "κ: trust region of the E-step", above=0)
+    mstep_kl_mean_bound: float = setting(0.005, "trust region of the M-step's mean, for each threshold", above=0)
+    mstep_kl_std_bound: float = setting(0.0005, "trust region of the M-step's scale, for each threshold", above=0)
+    mstep_multiplier_rate: float = setting(0.01, "Adam's rate for the multipliers of these two bounds", above=0)
+    mstep_knots: int = setting(7, "knots of these multipliers over the threshold range", low=2)
+    multiplier_max: float = setting(100.0, "λ_max: where the E-step gives up on the reward", above=0)
+    temperature_min: float = setting(1e-5, "η_min", above=0)
+    pretrain_share: float = setting(0.3, "share of the run on behaviour thresholds only", low=0, high=1)
+    unseen_share: float = setting(0.7, "fine-tuning: share of E- and M-step thresholds drawn from the whole range", low=0, high=1)
+    relabel_share: float = setting(0.5, "fine-tuning: share of critic targets with a threshold drawn from the whole range", low=0, high=1)
+    feedback_rate: float = setting(0.0, "rate at which measured episodic costs correct q_threshold; 0 is off", low=0, high=1)
+    violation_margin: float = setting(0.0, "safety margin in standard deviations of measured episodic cost", low=0)
+    average_rate: float = setting(0.0, "rate of the averaged actor that is deployed; 0 deploys the actor itself", low=0, high=1)
+    normalise_observations: bool = setting(False, "running normalisation of observations")
+
+
+class State(NamedTuple):
+    """Everything that learning changes."""
+
+    actor: list
+    actor_old: list
+    actor_average: list
+    critic: dict
+    critic_target: dict
+    actor_opt: optax.OptState
+    critic_opt: optax.OptState
+    kl_multipliers: mstep.KLMultipliers
+    kl_multipliers_opt: optax.OptState
+    normaliser: normaliser.Normaliser
+    reward_unit: Array
+    cost_bias: Array
+    """By behaviour threshold: predicted minus measured episodic cost."""
+    cost_spread: Array
+    """By behaviour threshold: standard deviation of episodic cost."""
+    updates: Array
+    key: Array
+
+
+def init(config: Config, problem: Problem, key: Array) -> State:
+    """The state before the first step."""
+    spec = problem.spec
+    actor_key, reward_key, cost_key, key = jax.random.split(key, 4)
+    actor = networks.init_actor(actor_key, spec.observation_size + 1, spec.action_size, hidden=config.hidden)
+    critic = {"reward": _init_critic(config, problem, reward_key), "cost": _init_critic(config, problem, cost_key)}
+    multipliers = mstep.init_multipliers(config.mstep_knots, value=1.0)
+    per_threshold = jnp.zeros(len(problem.behaviour_thresholds))
+    state = State(
+        actor=actor,
+        actor_old=actor,
+        actor_average=actor,
+        critic=critic,
+        critic_target=critic,
+        actor_opt=optax.adam(config.actor_rate).init(actor),
+        critic_opt=optax.adam(config.critic_rate).init(critic),
+        kl_multipliers=multipliers,
+        kl_multipliers_opt=optax.adam(config.mstep_multiplier_rate).init(multipliers),
+        normaliser=normaliser.init(spec.observation_size),
+        reward_unit=jnp.ones(()),
+        cost_bias=per_threshold,
+        cost_spread=per_threshold,
+        updates=jnp.zeros((), jnp.int32),
+        key=key,
+    )
+    return jax.tree.map(jnp.copy, state)
+
+
+def _init_critic(config: Config, problem: Problem, key: Array) -> dict:
+    spec = problem.spec
+    inputs = spec.observation_size + int(horizon(config, problem).sees_time)
+    if config.versatile_critic:
+        return networks.init_versatile_critic(
+            key,
+            inputs,
+            spec.action_size,
+            hidden=config.hidden,
+            features=config.features,
+            embedding_hidden=config.embedding_hidden,
+        )
+    return networks.init_plain_critic(key, inputs, spec.action_size, hidden=config.hidden)
+
+
+def horizon(config: Config, problem: Problem) -> Horizon:
+    return Horizon(config.horizon, problem.spec.episode_length, config.discount)
+
+
+def act(config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None) -> Array:
+    """The deployed action for observations [N, O] under thresholds [N]: the mean, or a sample of π if a key is given."""
+    params = state.actor if key is not None else deployed_actor(config, state)
+    mean, std = policy(problem, params, state.normaliser(obs), threshold)
+    return mean if key is None else gaussian.sample(key, mean, std, count=1)[..., 0, :]
+
+
+def deployed_actor(config: Config, state: State) -> list:
+    return state.actor_average if config.average_rate > 0 else state.actor
+
+
+def policy(problem: Problem, params: list, obs: Array, threshold: Array) -> tuple[Array, Array]:
+    """Mean and scale of π(· | s, ε) for normalised observations [..., O] and thresholds [...]."""
+    return networks.actor(params, obs, networks.normalise_threshold(threshold, problem.threshold_range))
+
+
+def q_values(config: Config, problem: Problem, params: dict, inputs: Array, action: Array, threshold: Array) -> Array:
+    """Q(s, a | ε): critic inputs [..., I], actions [..., K, A], thresholds [...] → [..., K]."""
+    condition = networks.normalise_threshold(threshold, problem.threshold_range)
+    action = jnp.clip(action, -1.0, 1.0)
+    if config.versatile_critic:
+        return networks.versatile_q(params, inputs, action, condition, bound=config.feature_bound)
+    return networks.plain_q(params, inputs, action, condition)
+
+
+def update(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
+    """Learn from an iteration's experience: take its statistics in, then a scan of gradient updates."""
+    state, metrics = observe(config, problem, state, experience)
+    count = max(1, round(config.updates_per_step * experience.rollout.reward.size))
+    body = partial(step, config, problem, experience)
+    state, history = jax.lax.scan(body, state, length=count)
+    return state, metrics | jax.tree.map(jnp.mean, history)
+
+
+def step(config: Config, problem: Problem, experience: Experience, state: State, _: None = None) -> tuple[State, dict[str, Array]]:
+    """One gradient update: critics, E-step for a set of thresholds, M-step over all of them, targets."""
+    key, *keys = jax.random.split(state.key, 4)
+    state = state._replace(key=key)
+    state, critic_metrics = update_critics(config, problem, state, experience, keys[0])
+    conditions = draw_conditions(config, problem, experience, keys[1])
+    state, policy_metrics = update_policy(config, problem, state, experience, conditions, keys[2])
+    return track(config, state), critic_metrics | policy_metrics
+
+
+def observe(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
+    """What a new rollout tells once: observation statistics, the reward's unit, how far predicted costs are off."""
+    rollout = experience.rollout
+    if config.normalise_observations:
+        state = state._replace(normaliser=normaliser.merge(state.normaliser, rollout.obs))
+    state = _rescale_reward(state, rollout)
+    key, sub = jax.random.split(state.key)
+    state = state._replace(key=key)
+    predicted = predicted_cost(config, problem, state, experience, sub)
+    return _feed_back(config, problem, state, experience, predicted)
+
+
+def _rescale_reward(state: State, rollout: Transition) -> State:
+    """Follow the reward's root mean square; critics keep their values in the environment's unit."""
+    size = jnp.sqrt(jnp.mean(rollout.reward**2)) + 1e-8
+    first = state.updates == 0
+    unit = jnp.where(first, size, state.reward_unit + 0.1 * (size - state.reward_unit))
+    factor = state.reward_unit / unit
+
+    def rescale(critic: dict) -> dict:
+        return {**critic, "reward": networks.rescale_output(critic["reward"], jnp.where(first, 1.0, factor))}
+
+    return state._replace(reward_unit=unit, critic=rescale(state.critic), critic_target=rescale(state.critic_target))
+
+
+def predicted_cost(config: Config, problem: Problem, state: State, experience: Experience, key: Array) -> Array:
+    """The episodic cost that the critic expects under each behaviour threshold, from states visited there: [N]."""
+    thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
+    state_key, action_key = jax.random.split(key)
+    steps = draw_states(config, problem, experience, thresholds, state_key, count=256)
+    obs = state.normaliser(steps.obs)
+    condition = jnp.broadcast_to(thresholds[:, None], obs.shape[:-1])
+    mean, std = policy(problem, state.actor, obs, condition)
+    action = gaussian.sample(action_key, mean, std, count=1)
+    inputs = critic_inputs(config, problem, obs, steps.time_to_go)
+    q = q_values(config, problem, state.critic["cost"], inputs, action, condition)
+    return q.mean(axis=(1, 2)) * problem.threshold_range[1]
+
+
+def _feed_back(
+    config: Config, problem: Problem, state: State, experience: Experience, predicted: Array
+) -> tuple[State, dict[str, Array]]:
+    """Move the estimates of critic bias and cost spread towards what finished episodes show."""
+    source = problem.lane_deployed if problem.deployed_lanes else np.ones(problem.lanes, bool)
+    stats = experience.statistics
+    weight = (stats.count * source).reshape(len(problem.behaviour_thresholds), -1)
+    count = weight.sum(axis=1)
+
+    def average(x: Array) -> Array:
+        return (x.reshape(weight.shape) * weight).sum(axis=1) / jnp.maximum(count, 1.0)
+
+    measured = average(stats.cost)
+    thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
+    rate = jnp.where((count > 0) & (state.updates > 0), config.feedback_rate, 0.0)
+    bias = jnp.clip(predicted - measured, -thresholds, thresholds)
+    bias = state.cost_bias + rate * (bias - state.cost_bias)
+    deviation = jnp.sqrt(jnp.maximum(average(stats.cost_square) - measured**2, 0.0))
+    spread = state.cost_spread + jnp.where(count > 1, 0.1, 0.0) * (deviation - state.cost_spread)
+    metrics = {"feedback/predicted_cost": predicted.mean(), "feedback/cost_bias": bias.mean()}
+    return state._replace(cost_bias=bias, cost_spread=spread), metrics
+
+
+def critic_inputs(config: Config, problem: Problem, obs: Array, time_to_go: Array) -> Array:
+    """Normalised observations, with the share of the episode still to go where the critics' horizon is finite."""
+    if not horizon(config, problem).sees_time:
+        return obs
+    return jnp.concatenate([obs, time_to_go[..., None] / problem.spec.episode_length], axis=-1)
+
+
+def update_critics(
+    config: Config, problem: Problem, state: State, experience: Experience, key: Array
+) -> tuple[State, dict[str, Array]]:
+    """One Adam step of both critics on n-step targets under the thresholds of the data or, in part, relabelled ones."""
+    window_key, relabel_key, action_key = jax.random.split(key, 3)
+    window = replays.sample_windows(experience.replay, window_key, batch=config.batch, nstep=config.nstep)
+    first = jax.tree.map(lambda x: x[0], window)
+    threshold = relabel(config, problem, first.threshold, experience.progress, relabel_key)
+    targets = critic_targets(config, problem, state, window, threshold, key=action_key)
+    inputs = critic_inputs(config, problem, state.normaliser(first.obs), first.time_to_go)
+
+    def loss(critic: dict) -> tuple[Array, dict[str, Array]]:
+        errors = {}
+        for name in ("reward", "cost"):
+            q = q_values(config, problem, critic[name], inputs, first.action[:, None, :], threshold)[:, 0]
+            errors[f"critic/{name}_loss"] = jnp.mean((q - targets[name]) ** 2)
+        return errors["critic/reward_loss"] + errors["critic/cost_loss"], errors
+
+    grads, metrics = jax.grad(loss, has_aux=True)(state.critic)
+    change, opt = optax.adam(config.critic_rate).update(grads, state.critic_opt)
+    return state._replace(critic=optax.apply_updates(state.critic, change), critic_opt=opt), metrics
+
+
+def relabel(config: Config, problem: Problem, threshold: Array, progress: Array, key: Array) -> Array:
+    """In fine-tuning, a share of the transitions serves thresholds drawn from the whole range: [B] → [B]."""
+    choose_key, draw_key = jax.random.split(key)
+    low, high = problem.threshold_range
+    drawn = jax.random.uniform(draw_key, threshold.shape, minval=low, maxval=high)
+    share = jnp.where(fine_tuning(config, progress), config.relabel_share, 0.0)
+    return jnp.where(jax.random.uniform(choose_key, threshold.shape) < share, drawn, threshold)
+
+
+def fine_tuning(config: Config, progress: Array) -> Array:
+    """Whether the second stage, with unseen thresholds, has begun."""
+    return (progress >= config.pretrain_share) & config.versatile_policy
+
+
+def critic_targets(
+    config: Config, problem: Problem, state: State, window: Transition, threshold: Array, *, key: Array
+) -> dict[str, Array]:
+    """y = Σ γⁱ f_i + γⁿ Q_target(s_n, a' | ε), a' ~ π(· | s_n, ε), in units that make Q of order one: {name: [B]}."""
+    span = horizon(config, problem).span
+    units = {
+        "reward": state.reward_unit * span,
+        "cost": problem.threshold_range[1] / problem.spec.episode_length * span,
+    }
+    ended = window.terminated | window.truncated
+    returns = {
+        "reward": nstep_return(window.reward, ended, config.discount),
+        "cost": nstep_return(window.cost, ended, config.discount),
+    }
+    last = returns["reward"].last
+    obs, terminated, time_to_go = (
+        x[last, jnp.arange(config.batch)] for x in (window.next_obs, window.terminated, window.time_to_go)
+    )
+    obs = state.normaliser(obs)
+    alive = ~terminated
+    if horizon(config, problem).sees_time:
+        alive &= time_to_go > 1
+    mean, std = policy(problem, state.actor, obs, threshold)
+    action = gaussian.sample(key, mean, std, count=1)
+    inputs = critic_inputs(config, problem, obs, time_to_go - 1)
+    return {
+        name: returns[name].value / units[name]
+        + returns[name].discount
+        * alive
+        * q_values(config, problem, state.critic_target[name], inputs, action, threshold)[:, 0]
+        for name in ("reward", "cost")
+    }
+
+
+def draw_conditions(config: Config, problem: Problem, experience: Experience, key: Array) -> Array:
+    """The thresholds of an update: behaviour thresholds and, in fine-tuning, a share from the whole range: [C]."""
+    behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
+    index_key, draw_key, choose_key = jax.random.split(key, 3)
+    offset = jax.random.randint(index_key, (), 0, len(behaviour))
+    seen = behaviour[(jnp.arange(config.conditions) + offset) % len(behaviour)]
+    low, high = problem.threshold_range
+    strata = (jnp.arange(config.conditions) + jax.random.uniform(draw_key, (config.conditions,))) / config.conditions
+    unseen = low + (high - low) * strata
+    share = jnp.where(fine_tuning(config, experience.progress), config.unseen_share, 0.0)
+    return jnp.where(jax.random.uniform(choose_key, (config.conditions,)) < share, unseen, seen)
+
+
+def draw_states(
+    config: Config, problem: Problem, experience: Experience, thresholds: Array, key: Array, *, count: int
+) -> Transition:
+    """Steps the policy visits near each threshold: newest ones of the two nearest behaviour thresholds, in the
+    proportion that interpolates between them: [C] → Transition of [C, S, …]."""
+    behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
+    position = jnp.interp(thresholds, behaviour, jnp.arange(len(behaviour), dtype=jnp.float32))
+    round_key, lane_key, age_key = jax.random.split(key, 3)
+    shape = (thresholds.shape[0], count)
+    upper = jax.random.uniform(round_key, shape) < (position - jnp.floor(position))[:, None]
+    index = jnp.floor(position).astype(jnp.int32)[:, None] + upper
+    lane = index * problem.lanes_per_threshold + jax.random.randint(lane_key, shape, 0, problem.lanes_per_threshold)
+    recent = max(1, round(config.recent_episodes * problem.spec.episode_length))
+    return replays.sample_recent(experience.replay, age_key, lane, recent=recent)
+
+
+def cost_target(config: Config, problem: Problem, state: State, thresholds: Array) -> Array:
+    """What the E-step may let the critic's mean episodic cost be: ε, less the margin, plus the critic's bias: [C]."""
+    behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
+    margin = config.violation_margin * jnp.interp(thresholds, behaviour, state.cost_spread)
+    return thresholds - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
+
+
+def update_policy(
+    config: Config, problem: Problem, state: State, experience: Experience, thresholds: Array, key: Array
+) -> tuple[State, dict[str, Array]]:
+    """Constraint-conditioned E-step for each threshold, then one Adam step of the versatile M-step."""
+    state_key, action_key = jax.random.split(key)
+    steps = draw_states(config, problem, experience, thresholds, state_key, count=config.states)
+    obs = state.normaliser(steps.obs)
+    condition = jnp.broadcast_to(thresholds[:, None], obs.shape[:-1])
+    old_policy = policy(problem, state.actor_old, obs, condition)
+    action = gaussian.sample(action_key, *old_policy, count=config.action_samples)
+    inputs = critic_inputs(config, problem, obs, steps.time_to_go)
+    solution = estep(
+        q_values(config, problem, state.critic["reward"], inputs, action, condition),
+        q_values(config, problem, state.critic["cost"], inputs, action, condition),
+        cost_target(config, problem, state, thresholds) / problem.threshold_range[1],
+        kl_bound=config.estep_kl_bound,
+        multiplier_max=config.multiplier_max,
+        temperature_min=config.temperature_min,
+    )
+    state, divergences = _mstep(config, problem, state, obs, condition, action=action, weights=solution.weights)
+    return state, policy_metrics(config, solution, divergences, old_policy[1])
+
+
+def _mstep(
+    config: Config, problem: Problem, state: State, obs: Array, condition: Array, *, action: Array, weights: Array
+) -> tuple[State, tuple[Array, Array]]:
+    low, high = problem.threshold_range
+    position = (condition[:, 0] - low) / (high - low)
+    old_policy = policy(problem, state.actor_old, obs, condition)
+    multiplier_mean, multiplier_std = (
+        mstep.multiplier_at(log, position) for log in (state.kl_multipliers.log_mean, state.kl_multipliers.log_std)
+    )
+
+    def loss(actor: list) -> tuple[Array, mstep.MStep]:
+        result = mstep.mstep_loss(
+            weights,
+            action,
+            policy(problem, actor, obs, condition),
+            old_policy=old_policy,
+            multiplier_mean=multiplier_mean,
+            multiplier_std=multiplier_std,
+        )
+        return result.loss, result
+
+    grads, result = jax.grad(loss, has_aux=True)(state.actor)
+    change, actor_opt = optax.adam(config.actor_rate).update(grads, state.actor_opt)
+    divergences = (result.kl_mean, result.kl_std)
+    bounds = (config.mstep_kl_mean_bound, config.mstep_kl_std_bound)
+    dual_grads = jax.grad(mstep.multiplier_loss)(state.kl_multipliers, position, divergences, bounds=bounds)
+    dual_change, dual_opt = optax.adam(config.mstep_multiplier_rate).update(dual_grads, state.kl_multipliers_opt)
+    state = state._replace(
+        actor=optax.apply_updates(state.actor, change),
+        actor_opt=actor_opt,
+        kl_multipliers=optax.apply_updates(state.kl_multipliers, dual_change),
+        kl_multipliers_opt=dual_opt,
+    )
+    return state, divergences
+
+
+def policy_metrics(config: Config, solution: EStep, divergences: tuple[Array, Array], std: Array) -> dict[str, Array]:
+    """Health of E- and M-step; quantities relative to their bounds read 1.0 when the bound is met exactly."""
+    return {
+        "estep/kl_over_bound": solution.kl.mean() / config.estep_kl_bound,
+        "estep/temperature": solution.temperature.mean(),
+        "estep/multiplier": solution.multiplier.mean(),
+        "estep/multiplier_at_bound": solution.at_bound.mean(),
+        "estep/effective_samples": solution.effective_samples.mean() / config.action_samples,
+        "mstep/kl_mean_over_bound": divergences[0].mean() / config.mstep_kl_mean_bound,
+        "mstep/kl_std_over_bound": divergences[1].mean() / config.mstep_kl_std_bound,
+        "policy/std": std.mean(),
+    }
+
+
+def track(config: Config, state: State) -> State:
+    """What follows a gradient update: target critics, the averaged actor, and π_old once in a while."""
+    updates = state.updates + 1
+    refresh = updates % config.refresh_updates == 0
+    return state._replace(
+        critic_target=optax.incremental_update(state.critic, state.critic_target, config.target_rate),
+        actor_average=optax.incremental_update(state.actor, state.actor_average, config.average_rate),
+        actor_old=jax.tree.map(lambda new, old: jnp.where(refresh, new, old), state.actor, state.actor_old),
+        updates=updates,
+    )
+
+
+def acting(config: Config, problem: Problem, state: State) -> Acting:
+    """The arrays that lanes act with: the actor to explore, the averaged one (if any) as deployed."""
+    low, high = problem.threshold_range
+    net = NetConfig(
+        activation="relu",
+        distribution="gaussian",
+        std_min=networks.STD_RANGE[0],
+        std_max=networks.STD_RANGE[1],
+        conditioned=True,
+        threshold_low=low,
+        threshold_high=high,
+    )
+
+    def arrays(actor: list) -> dict[str, Array]:
+        named = {f"layers.{i}.{name}": x for i, layer in enumerate(actor) for name, x in layer.items()}
+        return named | {"obs_mean": state.normaliser.mean, "obs_std": state.normaliser.std}
+
+    explore, deploy = jax.tree.map(np.array, (arrays(state.actor), arrays(deployed_actor(config, state))))
+    return Acting(net, explore, deploy)

@@ -1,0 +1,219 @@
+"""The one interface that the collector steps: any Gymnasium environment with a cost, made flat and checked.
+
+The cost is found where the environment puts it: a `cost_fn` given by the user, the third value of
+Safety-Gymnasium's 6-tuple, or `info["cost"]` of the usual 5-tuple.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ccpo.errors import EnvError, NumericalError
+from ccpo.types import EnvSpec
+
+CostFn = Callable[[Any, np.ndarray, float, Any, dict[str, Any]], float]
+"""cost_fn(obs, action, reward, next_obs, info): all as the environment itself sees them."""
+
+_FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class CostEnv:
+    """`reset() -> obs` and `step(action) -> (obs, reward, cost, terminated, truncated)` around an
+    environment.
+
+    Observations are float32[O]; actions are float32[A] in the policy's units [−1, 1], clipped and scaled to
+    the box. The episode is cut at `spec.episode_length`; an episode ends either terminated or truncated,
+    never both.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        task: str,
+        *,
+        episode_length: int | None = None,
+        cost_fn: CostFn | None = None,
+    ):
+        if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
+            raise EnvError(
+                f"{task}: a gymnasium.Env is needed, not {type(env).__name__}; return one from the factory"
+            )
+        low, high = _action_bounds(env.action_space, task)
+        self.env = env
+        self.spec = EnvSpec(
+            task=task,
+            observation_size=_observation_size(env.observation_space, task),
+            action_low=tuple(low.ravel().tolist()),
+            action_high=tuple(high.ravel().tolist()),
+            episode_length=_episode_length(env, task, episode_length),
+        )
+        self._low, self._high = low.ravel(), high.ravel()
+        self._scale, self._offset = 0.5 * (self._high - self._low), 0.5 * (self._high + self._low)
+        self._is_unit_box = bool((self._low == -1.0).all() and (self._high == 1.0).all())
+        self._action_shape, self._is_flat = low.shape, low.ndim == 1
+        self._is_box = isinstance(env.observation_space, spaces.Box)
+        self._cost_fn = cost_fn
+        self._raw_obs: Any = None
+        self._episode = 0
+        self._step = 0
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """Start an episode; a seed is passed on to the environment."""
+        outcome = self.env.reset(seed=seed)
+        if not (isinstance(outcome, tuple) and len(outcome) == 2):
+            raise EnvError(
+                f"{self.spec.task}: reset() must return (observation, info), not {type(outcome).__name__}; "
+                "wrap the environment into Gymnasium's interface"
+            )
+        self._episode += 1
+        self._step = 0
+        obs = self._flatten(outcome[0])
+        if obs.size != self.spec.observation_size:
+            raise EnvError(
+                f"{self.spec.task}: an observation has {obs.size} numbers, its observation_space "
+                f"{self.spec.observation_size}; correct the environment's observation_space"
+            )
+        self._check_finite(obs, 0.0, 0.0)
+        if self._cost_fn is not None:
+            self._raw_obs = _snapshot(outcome[0])
+        return obs
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, float, bool, bool]:
+        """Take one step with an action in the policy's units."""
+        if self._is_unit_box:
+            boxed = np.maximum(action, self._low)
+        else:
+            boxed = action * self._scale
+            boxed += self._offset
+            np.maximum(boxed, self._low, out=boxed)
+        np.minimum(boxed, self._high, out=boxed)
+
+        boxed = boxed if self._is_flat else boxed.reshape(self._action_shape)
+        outcome: Any = self.env.step(boxed)
+        self._step += 1
+        raw_obs, reward, cost, terminated, truncated = self._read(outcome, boxed)
+        obs, reward, cost = self._flatten(raw_obs), float(reward), float(cost)
+        # A sum of Python floats is finite if every term is, and far cheaper than a NumPy reduction.
+        if not math.isfinite(sum(obs.tolist(), reward + cost)):
+            self._check_finite(obs, reward, cost)
+        if cost < 0.0:
+            raise EnvError(
+                f"{self.spec.task}: cost {cost:g} at {self._where()} is negative; costs must be ≥ 0: "
+                "move what is good into the reward"
+            )
+        terminated = bool(terminated)
+        truncated = not terminated and (bool(truncated) or self._step >= self.spec.episode_length)
+        return obs, reward, cost, terminated, truncated
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _flatten(self, obs: Any) -> np.ndarray:
+        # A copy, since environments may return the same buffer at every step.
+        if self._is_box:
+            return np.array(obs, np.float32).ravel()
+        return np.array(spaces.flatten(self.env.observation_space, obs), np.float32)
+
+    def _read(self, outcome: Any, action: np.ndarray) -> tuple[Any, Any, Any, Any, Any]:
+        """(obs, reward, cost, terminated, truncated) from whichever form the environment returned."""
+        if len(outcome) == 5:
+            obs, reward, terminated, truncated, info = outcome
+            cost = info.get("cost")
+        elif len(outcome) == 6:
+            obs, reward, cost, terminated, truncated, info = outcome
+        else:
+            raise EnvError(
+                f"{self.spec.task}: step() returned {len(outcome)} values; it must return Gymnasium's 5 with "
+                'info["cost"], or Safety-Gymnasium\'s 6: wrap the environment into one of them'
+            )
+        if self._cost_fn is not None:
+            cost = self._cost_fn(self._raw_obs, action, float(reward), obs, info)
+            self._raw_obs = _snapshot(obs)
+        if cost is None:
+            raise EnvError(
+                f'{self.spec.task}: no cost at {self._where()}; put it into info["cost"] at every step, '
+                "or give cost_fn=… (obs, action, reward, next_obs, info → cost)"
+            )
+        return obs, reward, cost, terminated, truncated
+
+    def _check_finite(self, obs: np.ndarray, reward: float, cost: float) -> None:
+        for quantity, value in (("observation", obs), ("reward", reward), ("cost", cost)):
+            bad = ~np.isfinite(np.atleast_1d(value))
+            if bad.any():
+                index = f"[{bad.argmax()}]" if quantity == "observation" else ""
+                raise NumericalError(
+                    f"{self.spec.task}: {quantity}{index} is {np.atleast_1d(value)[bad][0]} "
+                    f"at {self._where()}; values must be finite: bound them in a wrapper"
+                )
+
+    def _where(self) -> str:
+        return f"step {self._step} of episode {self._episode}"
+
+
+def _snapshot(obs: Any) -> Any:
+    return obs.copy() if isinstance(obs, np.ndarray) else copy.deepcopy(obs)
+
+
+def _action_bounds(space: spaces.Space, task: str) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of the action box as float32, in the shape that the environment expects."""
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        raise EnvError(
+            f"{task}: actions must be a Box of real numbers, not {space}; wrap the environment into one"
+        )
+    low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise EnvError(f"{task}: the action Box must have finite bounds, not {space}; bound it in a wrapper")
+    return low, high
+
+
+def _observation_size(space: spaces.Space, task: str) -> int:
+    if not _can_flatten(space):
+        raise EnvError(
+            f"{task}: observations must be a Box, a Discrete space, or a Dict or Tuple of them, not {space}; "
+            "convert them in a wrapper"
+        )
+    return spaces.flatdim(space)
+
+
+def _can_flatten(space: spaces.Space) -> bool:
+    if isinstance(space, spaces.Dict):
+        return all(_can_flatten(part) for part in space.spaces.values())
+    if isinstance(space, spaces.Tuple):
+        return all(_can_flatten(part) for part in space.spaces)
+    return isinstance(space, _FLAT_SPACES)
+
+
+def _episode_length(env: gymnasium.Env, task: str, requested: int | None) -> int:
+    """The requested length, else that of a TimeLimit or an attribute, else that of the spec."""
+    enforced = min(_own_limits(env), default=None)
+    declared = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    length = requested if requested is not None else enforced or declared
+    if length is None:
+        raise EnvError(
+            f"{task}: the episode length is unknown; give episode_length=… (steps until truncation)"
+        )
+    if not isinstance(length, int | np.integer) or length < 1:
+        raise EnvError(f"{task}: episode_length={length!r} is not allowed; give a whole number of steps ≥ 1")
+    if enforced is not None and length > enforced:
+        raise EnvError(
+            f"{task}: episode_length={length} is beyond the environment's own limit of {enforced} steps; "
+            f"give episode_length ≤ {enforced}, or remove its TimeLimit"
+        )
+    return int(length)
+
+
+def _own_limits(env: Any) -> Iterator[int]:
+    """Time limits in the stack of wrappers, layer by layer, since wrappers may forward attributes."""
+    layer = env
+    while layer is not None:
+        attributes = getattr(layer, "__dict__", {})
+        for name in ("_max_episode_steps", "episode_length", "max_episode_steps"):
+            limit = attributes.get(name)
+            if isinstance(limit, int | np.integer):
+                yield int(limit)
+        layer = attributes.get("env")

@@ -1,0 +1,220 @@
+"""Bullet-Safety-Gym's Circle and Run tasks with lean steps: the same numbers, bit for bit, several times faster.
+
+The installed package builds the world and resets it; between resets `BulletEnv` talks to the simulator itself.
+"""
+
+import ctypes
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from ccpo.envs.bullet_parts import GOALS, ROBOTS, Circle, Motion, Robot, Run
+from ccpo.errors import ConfigError, EnvError, did_you_mean, require
+
+
+class BulletTask(NamedTuple):
+    """A task of the package: its id there, and its number of steps."""
+
+    stock_id: str
+    episode_length: int
+
+
+BULLET_TASKS: dict[str, BulletTask] = {
+    "BallCircle": BulletTask("SafetyBallCircle-v0", 200),
+    "CarCircle": BulletTask("SafetyCarCircle-v0", 300),
+    "DroneCircle": BulletTask("SafetyDroneCircle-v0", 300),
+    "AntCircle": BulletTask("SafetyAntCircle-v0", 500),
+    "BallRun": BulletTask("SafetyBallRun-v0", 100),
+    "CarRun": BulletTask("SafetyCarRun-v0", 200),
+    "DroneRun": BulletTask("SafetyDroneRun-v0", 200),
+    "AntRun": BulletTask("SafetyAntRun-v0", 200),
+}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing on stdout and stderr, neither from Python nor from C, and no warnings."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A stream without a name: the package looks up a named one in the C library.
+    with os.fdopen(os.open(os.devnull, os.O_WRONLY), "w") as void:
+        saved = {fd: os.dup(fd) for fd in (1, 2)}
+        try:
+            for fd in saved:
+                os.dup2(void.fileno(), fd)
+            with redirect_stdout(void), redirect_stderr(void), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            ctypes.CDLL(None).fflush(None)
+            for fd, original in saved.items():
+                os.dup2(original, fd)
+                os.close(original)
+
+
+@contextmanager
+def _as_global_generator(random: np.random.RandomState) -> Iterator[None]:
+    """Let NumPy's global generator, from which the package draws, continue `random`; then hand it back."""
+    users = np.random.get_state()
+    np.random.set_state(random.get_state())
+    try:
+        yield
+    finally:
+        random.set_state(np.random.get_state())
+        np.random.set_state(users)
+
+
+@cache
+def _packages() -> tuple[ModuleType, type]:
+    """Pybullet, and the package's builder of environments, changed to load no shapes that are only looked at."""
+    with _quiet():
+        pb = require("pybullet", "bullet")
+        require("bullet_safety_gym", "bullet")
+        builder = require("bullet_safety_gym.envs.builder", "bullet")
+
+    def invisible(load: Any, client: int) -> Any:
+        return lambda *args, flags=0, **kwargs: load(
+            *args, flags=flags | pb.URDF_IGNORE_VISUAL_SHAPES, physicsClientId=client, **kwargs
+        )
+
+    class InvisibleBuilder(builder.EnvironmentBuilder):
+        def _setup_client_and_physics(self, graphics: bool = False) -> Any:
+            client = super()._setup_client_and_physics(graphics)
+            client.loadURDF = invisible(pb.loadURDF, client._client)
+            client.loadMJCF = invisible(pb.loadMJCF, client._client)
+            return client
+
+    return pb, InvisibleBuilder
+
+
+class BulletEnv(gymnasium.Env):
+    """One Circle or Run task in a physics client of its own; `info["cost"]` is the cost of a step.
+
+    `reset(seed=s)` starts this environment's own stream of random numbers, `reset()` continues it; NumPy's
+    global generator is left as it was. A *fresh* environment and a seed determine every later number. A reset
+    does not restore all that is inside the simulator (with the car and the drone, something survives): the same
+    instance reset again with the same seed may differ in the last bits, and the car soon by much more. Who needs
+    the same numbers again makes a new environment.
+    """
+
+    def __init__(self, task: str) -> None:
+        if task not in BULLET_TASKS:
+            raise EnvError(f"unknown Bullet task '{task}'; {did_you_mean(task, BULLET_TASKS)}")
+        self.task = task
+        stock_id, self.episode_length = BULLET_TASKS[task]
+        pb, builder = _packages()
+        # Building draws random numbers, which have no effect in these tasks.
+        with _quiet(), _as_global_generator(np.random.RandomState(0)):
+            self._stock = stock = builder(**gymnasium.spec(stock_id).kwargs)
+        self.observation_space: gymnasium.Space = stock.observation_space
+        self.action_space: gymnasium.Space = stock.action_space
+        self._action_shape = (stock.agent.act_dim,)
+
+        kind = "Circle" if task.endswith("Circle") else "Run"
+        self._robot: Robot = ROBOTS[task.removesuffix(kind)](stock, pb)
+        self._goal: Circle | Run = GOALS[kind](stock)
+        client, body = stock.bullet_client_id, stock.agent.body_id
+        self._pose = partial(pb.getBasePositionAndOrientation, body, client)
+        self._velocity = partial(pb.getBaseVelocity, body, client)
+        self._simulate = partial(pb.stepSimulation, client)
+        self._save = partial(pb.saveState, client)
+        self._restore = partial(pb.restoreState, physicsClientId=client)
+        # The lines, the disc and the halo are for the eye only, yet cost time in each step.
+        for marker in (*self._goal.markers, stock.agent.violation_body_id):
+            pb.removeBody(marker, client)
+
+        self._random = np.random.RandomState()
+        self._first_state: int | None = None
+        self._motion: Motion | None = None
+        self._elapsed = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        """Start an episode; `seed` starts the stream of random numbers anew."""
+        if seed is not None:
+            if not 0 <= seed < 2**32:
+                raise ConfigError(f"the seed {seed} is not allowed; choose one from 0 to 2**32 - 1")
+            super().reset(seed=seed)
+            self._random = np.random.RandomState(seed)
+        self._refuse_if_closed()
+        if self._first_state is not None:
+            self._restore(self._first_state)
+        with _as_global_generator(self._random):
+            self._stock.task.specific_reset()
+        if self._first_state is None:
+            self._first_state = self._save()
+        self._simulate()
+        self._elapsed = 0
+        self._motion = motion = self._read_motion()
+        sense = self._robot.sense(motion, at_rest=True)
+        judgement = self._goal.judge(motion, sense.bonus)
+        self._goal.restart()
+        return np.array(sense.observation + judgement.observation), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Apply an action in [−1, 1]ᴬ: (observation, reward, terminated, truncated, {"cost": cost})."""
+        if self._motion is None:
+            raise EnvError(
+                f"{self.task} was stepped before its first reset or after close; call reset() first"
+            )
+        action = np.asarray(action)
+        if action.shape != self._action_shape:
+            raise EnvError(
+                f"{self.task} got an action of shape {action.shape}; it must be {self._action_shape}"
+            )
+        self._robot.act(action, self._motion)
+        self._simulate()
+        self._elapsed += 1
+        self._motion = motion = self._read_motion()
+        observation, bonus, alive = self._robot.sense(motion)
+        more_observation, reward, cost = self._goal.judge(motion, bonus)
+        truncated = self._elapsed >= self.episode_length
+        return np.array(observation + more_observation), reward, not alive, truncated, {"cost": cost}
+
+    def close(self) -> None:
+        """Disconnect from the simulator; closing twice does no harm."""
+        self._motion = None
+        self._stock.close()
+
+    def top_view(self) -> dict[str, tuple[float, float]]:
+        """The robot from above, now: its position and its velocity."""
+        if self._motion is None:
+            raise EnvError(
+                f"{self.task} has no position before its first reset or after close; call reset() first"
+            )
+        x, y, _ = self._motion.position
+        vx, vy, _ = self._motion.velocity
+        return {"position": (x, y), "velocity": (vx, vy)}
+
+    def _read_motion(self) -> Motion:
+        return Motion(*self._pose(), *self._velocity())
+
+    def _refuse_if_closed(self) -> None:
+        if self._stock.bullet_client_id < 0:
+            raise EnvError(f"{self.task} was closed; make a new one with make_bullet('{self.task}')")
+
+
+def make_bullet(task: str) -> BulletEnv:
+    """A fresh environment of the task, for example "BallCircle"; `BULLET_TASKS` names them all."""
+    return BulletEnv(task)
+
+
+def scene(task: str) -> dict[str, Any]:
+    """The task from above: what is unsafe, and `bounds` = ((x_low, x_high), (y_low, y_high)) for a plot.
+
+    Circle tasks have `circle_radius` and `x_limit`, Run tasks have `y_limit` and `speed_limit`.
+    """
+    env = make_bullet(task)
+    try:
+        return env._goal.scene(seconds=env.episode_length * env._stock.dt)
+    finally:
+        env.close()

@@ -1,0 +1,285 @@
+"""Collecting beside learning: lanes of environments that act by themselves on a snapshot of the policy.
+
+A lane is one environment under one behaviour threshold. A worker process holds several lanes, acts in NumPy, and writes its
+transitions into shared memory: one message a rollout, none a step. Everything random in a rollout is a function of
+(seed, lane, iteration), so neither timing nor the number of workers has a say in it.
+"""
+
+import multiprocessing
+import traceback
+from dataclasses import dataclass
+from multiprocessing import shared_memory
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import numpy as np
+
+from ccpo import errors
+from ccpo.envs.adapter import CostEnv
+from ccpo.envs.registry import EnvFactory
+from ccpo.runtime import PolicyNet
+from ccpo.types import Acting, Episode, LaneStatistics, Problem, Transition
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to collect: iteration number, policy, and whether to act at random, start afresh, or cut episodes at the end."""
+
+    iteration: int
+    acting: Acting
+    random: bool
+    fresh: bool
+    cut: bool
+
+
+class Rollout(NamedTuple):
+    transition: Transition
+    statistics: LaneStatistics
+    episodes: list[Episode]
+
+
+def episode_seed(*entropy: int, evaluation: bool = False) -> int:
+    """A seed for `reset`; those of evaluation are odd, those of training even, so that the two never coincide."""
+    word = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    return (word >> 2) * 2 + int(evaluation)
+
+
+class Lanes:
+    """Some lanes of a problem, stepped in this process."""
+
+    def __init__(self, factory: EnvFactory, problem: Problem, *, lanes: range, seed: int) -> None:
+        self.factory, self.problem, self.lanes, self.seed = factory, problem, lanes, seed
+        self.thresholds = problem.lane_thresholds[lanes.start : lanes.stop]
+        self.deployed = problem.lane_deployed[lanes.start : lanes.stop]
+        self.envs: list[CostEnv] = []
+
+    def collect(self, order: Order, out: Transition) -> list[tuple[int, Episode]]:
+        """Fill `out`, arrays of [T, lanes, …], and return the episodes that finished, with their lanes."""
+        if order.fresh:
+            self._rebuild()
+        self.resets = [0] * len(self.lanes)
+        noise = self._noise(order, steps=len(out.reward))
+        explore = PolicyNet(order.acting.explore, order.acting.net)
+        deploy = PolicyNet(order.acting.deploy, order.acting.net)
+        rows, greedy = np.flatnonzero(~self.deployed), np.flatnonzero(self.deployed)
+        if order.fresh:
+            for lane in range(len(self.lanes)):
+                self._reset(lane, order.iteration)
+        finished: list[tuple[int, Episode]] = []
+        for t in range(len(out.reward)):
+            out.obs[t] = self.obs
+            out.time_to_go[t] = self.problem.spec.episode_length - self.length
+            if order.random:
+                out.action[t] = noise[t]
+            else:
+                if len(rows):
+                    out.action[t, rows] = explore.sample(self.obs[rows], self.thresholds[rows], noise[t, rows])
+                if len(greedy):
+                    out.action[t, greedy] = deploy.mean(self.obs[greedy], self.thresholds[greedy])
+            self._step(t, order, out, finished)
+        return finished
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+        self.envs = []
+
+    def _rebuild(self) -> None:
+        self.close()
+        self.envs = [self.factory() for _ in self.lanes]
+        count, size = len(self.lanes), self.problem.spec.observation_size
+        self.obs = np.zeros((count, size), np.float32)
+        self.length = np.zeros(count, np.int64)
+        self.reward, self.cost = np.zeros(count), np.zeros(count)
+
+    def _noise(self, order: Order, *, steps: int) -> np.ndarray:
+        """Gaussian noise, or uniform actions for a random rollout, from each lane's own stream: [T, lanes, A]."""
+        shape = (steps, self.problem.spec.action_size)
+        streams = [np.random.default_rng([self.seed, lane, order.iteration]) for lane in self.lanes]
+        if order.random:
+            return np.stack([rng.uniform(-1.0, 1.0, shape) for rng in streams], axis=1).astype(np.float32)
+        return np.stack([rng.standard_normal(shape, np.float32) for rng in streams], axis=1)
+
+    def _reset(self, lane: int, iteration: int) -> None:
+        self.resets[lane] += 1
+        seed = episode_seed(self.seed, self.lanes[lane], iteration, self.resets[lane])
+        self.obs[lane] = self.envs[lane].reset(seed)
+        self.length[lane], self.reward[lane], self.cost[lane] = 0, 0.0, 0.0
+
+    def _step(self, t: int, order: Order, out: Transition, finished: list[tuple[int, Episode]]) -> None:
+        """Step every lane once; episodes that end begin anew, and at a cut the last step of a rollout counts as truncated."""
+        last = order.cut and t == len(out.reward) - 1
+        for lane, env in enumerate(self.envs):
+            obs, reward, cost, terminated, truncated = env.step(out.action[t, lane])
+            self.length[lane] += 1
+            self.reward[lane] += reward
+            self.cost[lane] += cost
+            out.next_obs[t, lane] = obs
+            out.reward[t, lane], out.cost[t, lane] = reward, cost
+            out.terminated[t, lane], out.truncated[t, lane] = terminated, truncated or last
+            if not (terminated or truncated):
+                self.obs[lane] = obs
+                continue
+            totals = (float(self.reward[lane]), float(self.cost[lane]), int(self.length[lane]))
+            greedy = bool(self.deployed[lane]) and not order.random
+            finished.append((self.lanes[lane], Episode(float(self.thresholds[lane]), *totals, greedy)))
+            self._reset(lane, order.iteration)
+
+
+def _shapes(problem: Problem, steps: int) -> dict[str, tuple[tuple[int, ...], type]]:
+    rows, spec = (steps, problem.lanes), problem.spec
+    wide = {"obs": spec.observation_size, "next_obs": spec.observation_size, "action": spec.action_size}
+    flags = {"terminated", "truncated"}
+    return {
+        name: ((*rows, wide[name]) if name in wide else rows, np.bool_ if name in flags else np.float32)
+        for name in Transition._fields
+    }
+
+
+class SharedRollouts:
+    """Two rollouts in shared memory, written and read in turn: the learner never copies what a worker writes."""
+
+    def __init__(self, problem: Problem, steps: int, *, names: tuple[str, str] | None = None) -> None:
+        shapes = _shapes(problem, steps)
+        sizes = {k: int(np.prod(s)) * np.dtype(d).itemsize for k, (s, d) in shapes.items()}
+        padded = {k: -(-size // 64) * 64 for k, size in sizes.items()}
+        self._owner = names is None
+        self._blocks = [
+            shared_memory.SharedMemory(create=True, size=sum(padded.values()))
+            if names is None
+            else shared_memory.SharedMemory(name=names[i])
+            for i in range(2)
+        ]
+        self.rollouts = []
+        for block in self._blocks:
+            offsets = np.cumsum([0, *padded.values()])
+            arrays = {
+                k: np.ndarray(shape, dtype, block.buf, int(offset))
+                for (k, (shape, dtype)), offset in zip(shapes.items(), offsets, strict=False)
+            }
+            self.rollouts.append(Transition(**arrays))
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self._blocks[0].name, self._blocks[1].name
+
+    def close(self) -> None:
+        self.rollouts = []
+        for block in self._blocks:
+            block.close()
+            if self._owner:
+                block.unlink()
+
+
+def _lanes_of(rollout: Transition, lanes: range) -> Transition:
+    return Transition(*(x[:, lanes.start : lanes.stop] for x in rollout))
+
+
+def _serve(
+    connection: Connection, factory: EnvFactory, problem: Problem, lanes: range, seed: int, steps: int, names: tuple[str, str]
+) -> None:
+    """A worker's life: collect what is ordered until the connection ends, which it does when the parent dies."""
+    memory = SharedRollouts(problem, steps, names=names)
+    group = Lanes(factory, problem, lanes=lanes, seed=seed)
+    try:
+        while True:
+            order = connection.recv()
+            try:
+                reply = group.collect(order, _lanes_of(memory.rollouts[order.iteration % 2], lanes))
+            except errors.CCPOError as error:
+                reply = error
+            except Exception:
+                reply = errors.EnvError(f"the environment failed: {traceback.format_exc(limit=-3)}")
+            connection.send(reply)
+    except (EOFError, KeyboardInterrupt, BrokenPipeError):
+        pass
+    finally:
+        group.close()
+        memory.close()
+
+
+class Collector:
+    """All lanes of a problem, in worker processes or, with `workers=0`, in this one."""
+
+    def __init__(self, factory: EnvFactory, problem: Problem, *, seed: int, steps: int, workers: int) -> None:
+        self._problem = problem
+        workers = min(workers, problem.lanes) if factory.sendable else 0
+        self._memory: SharedRollouts | None = None
+        self._workers: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
+        if workers == 0:
+            self._lanes = Lanes(factory, problem, lanes=range(problem.lanes), seed=seed)
+            shapes = _shapes(problem, steps)
+            self._rollouts = [Transition(**{k: np.zeros(s, d) for k, (s, d) in shapes.items()}) for _ in range(2)]
+            return
+        self._memory = SharedRollouts(problem, steps)
+        self._rollouts = self._memory.rollouts
+        context = multiprocessing.get_context("spawn")
+        edges = np.linspace(0, problem.lanes, workers + 1).astype(int)
+        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+            ours, theirs = context.Pipe()
+            lanes = range(int(start), int(stop))
+            process = context.Process(
+                target=_serve, args=(theirs, factory, problem, lanes, seed, steps, self._memory.names), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+
+    def start(self, order: Order) -> None:
+        """Begin to collect. In-process lanes collect in `wait`, while the learner's compiled update runs beside them."""
+        self._order = order
+        for process, connection in self._workers:
+            try:
+                connection.send(order)
+            except (BrokenPipeError, OSError):
+                raise _lost(process) from None
+
+    def wait(self) -> Rollout:
+        """The rollout that was started. Its arrays are valid until the rollout after the next is started."""
+        out = self._rollouts[self._order.iteration % 2]
+        out.threshold[:] = self._problem.lane_thresholds
+        finished = [] if self._workers else self._lanes.collect(self._order, out)
+        for process, connection in self._workers:
+            try:
+                reply = connection.recv()
+            except (EOFError, OSError):
+                raise _lost(process) from None
+            if isinstance(reply, Exception):
+                raise reply
+            finished += reply
+        return Rollout(out, _statistics(finished, self._problem.lanes), [episode for _, episode in finished])
+
+    def close(self) -> None:
+        for process, connection in self._workers:
+            connection.close()
+            process.join(timeout=5)
+            if process.is_alive():
+                process.terminate()
+        if self._memory:
+            self._rollouts = []
+            self._memory.close()
+        else:
+            self._lanes.close()
+
+    def __enter__(self) -> "Collector":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _lost(process: multiprocessing.process.BaseProcess) -> errors.EnvError:
+    process.join(timeout=1)
+    return errors.EnvError(
+        f"a worker process ended unexpectedly (exit code {process.exitcode}); continue with: ccpo train --resume RUN"
+    )
+
+
+def _statistics(finished: list[tuple[int, Episode]], lanes: int) -> LaneStatistics:
+    count, cost, square = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
+    for lane, episode in finished:
+        count[lane] += 1
+        cost[lane] += episode.cost
+        square[lane] += episode.cost**2
+    safe = np.maximum(count, 1)
+    return LaneStatistics(count, cost / safe, square / safe)

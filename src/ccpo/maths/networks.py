@@ -1,0 +1,122 @@
+"""Networks as plain pytrees: MLPs, the conditioned actor, and the critics Q(s, a | ε).
+
+A layer is `{"weight": [in, out], "bias": [out]}`, a network a list of layers, so that a parameter's path
+(`layers.0.weight`) is also its name in checkpoints and in the deployed policy file.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from ccpo.types import Array
+
+Layer = dict[str, Array]
+STD_RANGE = (0.01, 1.0)
+
+
+def init_mlp(key: Array, sizes: Sequence[int], *, last_gain: float = 1.0) -> list[Layer]:
+    """Orthogonal weights with gain √2 (ReLU) and `last_gain` at the end, zero biases."""
+    keys = jax.random.split(key, len(sizes) - 1)
+    gains = [math.sqrt(2.0)] * (len(sizes) - 2) + [last_gain]
+    return [
+        {"weight": jax.nn.initializers.orthogonal(gain)(k, (n_in, n_out)), "bias": jnp.zeros(n_out)}
+        for k, gain, n_in, n_out in zip(keys, gains, sizes[:-1], sizes[1:], strict=True)
+    ]
+
+
+def dense(layer: Layer, x: Array) -> Array:
+    """x W + b."""
+    y = x @ layer["weight"]
+    return y + jnp.broadcast_to(layer["bias"], y.shape)
+
+
+def mlp(layers: Sequence[Layer], x: Array) -> Array:
+    """ReLU network with a linear last layer."""
+    for layer in layers[:-1]:
+        x = jax.nn.relu(dense(layer, x))
+    return dense(layers[-1], x)
+
+
+def normalise_threshold(threshold: Array, threshold_range: tuple[float, float]) -> Array:
+    """(ε − ε_L) / ε_H, the form in which every network sees a threshold (below Theorem 1)."""
+    low, high = threshold_range
+    return (threshold - low) / high
+
+
+def init_actor(key: Array, input_size: int, action_size: int, *, hidden: Sequence[int]) -> list[Layer]:
+    """An actor with outputs for mean and scale; its small last layer starts near zero mean and middle scale."""
+    return init_mlp(key, (input_size, *hidden, 2 * action_size), last_gain=0.01)
+
+
+def actor(layers: Sequence[Layer], obs: Array, condition: Array) -> tuple[Array, Array]:
+    """Mean and scale of π(· | s, ε): μ = tanh(m), σ between the ends of `STD_RANGE`.
+
+    obs [..., O], condition [...] (a normalised threshold) → two arrays [..., A].
+    """
+    out = mlp(layers, jnp.concatenate([obs, condition[..., None]], axis=-1))
+    pre_mean, pre_std = jnp.split(out, 2, axis=-1)
+    low, high = STD_RANGE
+    return jnp.tanh(pre_mean), low + (high - low) * jax.nn.sigmoid(pre_std)
+
+
+def _joint_mlp(layers: Sequence[Layer], obs: Array, action: Array) -> Array:
+    """An MLP of [s; a] whose first layer sees each observation once, however many actions stand beside it.
+
+    obs [..., I], action [..., K, A] → [..., K, out].
+    """
+    first, rest = layers[0], layers[1:]
+    size = obs.shape[-1]
+    from_obs = dense({"weight": first["weight"][:size], "bias": first["bias"]}, obs)
+    hidden = jax.nn.relu(from_obs[..., None, :] + action @ first["weight"][size:])
+    return mlp(rest, hidden)
+
+
+def init_versatile_critic(
+    key: Array, input_size: int, action_size: int, *, hidden: Sequence[int], features: int, embedding_hidden: int
+) -> dict[str, list[Layer]]:
+    """ψ: [s; a] → ℝ^F and z: ε → ℝ^F."""
+    feature_key, embedding_key = jax.random.split(key)
+    return {
+        "feature": init_mlp(feature_key, (input_size + action_size, *hidden, features)),
+        "embedding": init_mlp(embedding_key, (1, embedding_hidden, features)),
+    }
+
+
+def feature(layers: Sequence[Layer], obs: Array, action: Array, *, bound: float) -> Array:
+    """ψ(s, a) with ‖ψ‖∞ ≤ K enforced as K·tanh(x/K) (Assumption 1): obs [..., I], action [..., K, A] → [..., K, F]."""
+    return bound * jnp.tanh(_joint_mlp(layers, obs, action) / bound)
+
+
+def embedding(layers: Sequence[Layer], condition: Array) -> Array:
+    """z(ε): condition [...] → [..., F], scaled by 1/√F so that ψᵀz has the scale of one feature."""
+    z = mlp(layers, condition[..., None])
+    return z / math.sqrt(z.shape[-1])
+
+
+def versatile_q(params: dict[str, list[Layer]], obs: Array, action: Array, condition: Array, *, bound: float) -> Array:
+    """Q(s, a | ε) = ψ(s, a)ᵀ z(ε), Eq. (3): obs [..., I], action [..., K, A], condition [...] → [..., K]."""
+    psi = feature(params["feature"], obs, action, bound=bound)
+    z = embedding(params["embedding"], condition)
+    return jnp.einsum("...kf,...f->...k", psi, z)
+
+
+def init_plain_critic(
+    key: Array, input_size: int, action_size: int, *, hidden: Sequence[int]
+) -> dict[str, list[Layer]]:
+    """The ablation without VVE: one network of [s; ε; a]."""
+    return {"joint": init_mlp(key, (input_size + 1 + action_size, *hidden, 1))}
+
+
+def plain_q(params: dict[str, list[Layer]], obs: Array, action: Array, condition: Array) -> Array:
+    """Q(s, a, ε) of a plain critic with the threshold concatenated; shapes as in `versatile_q`."""
+    inputs = jnp.concatenate([obs, condition[..., None]], axis=-1)
+    return _joint_mlp(params["joint"], inputs, action)[..., 0]
+
+
+def rescale_output(critic: dict[str, list[Layer]], factor: Array) -> dict[str, list[Layer]]:
+    """The critic whose every Q value is `factor` times as large."""
+    name = "embedding" if "embedding" in critic else "joint"
+    last = jax.tree.map(lambda x: x * factor, critic[name][-1])
+    return {**critic, name: [*critic[name][:-1], last]}

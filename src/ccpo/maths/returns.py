@@ -1,0 +1,66 @@
+"""Returns, and the pair of critic horizon and constraint that must agree.
+
+The E-step compares E_s E_q[Q_c] with a number derived from the episodic threshold ε. Which number is right depends on what the
+critic sums up and on the states that are averaged; `Horizon` fixes both with one name, so that they cannot disagree.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ccpo.types import Array
+
+HORIZONS = ("endless", "finite")
+
+
+class Horizon(NamedTuple):
+    """How far critics look, for episodes of `length` steps.
+
+    endless: discounted, bootstraps through the time limit; averaged over visited states.
+    finite: the time to go is an input of the critics, the time limit is an end; averaged over visited states.
+    """
+
+    name: str
+    length: int
+    discount: float
+
+    @property
+    def sees_time(self) -> bool:
+        return self.name == "finite"
+
+    @property
+    def span(self) -> float:
+        """The mean over visited states of Σ γᵗ over the steps that a critic counts: Q of one unit a step.
+
+        endless: 1/(1 − γ); finite: mean over h = 1…T of (1 − γʰ)/(1 − γ).
+        """
+        if self.name == "endless":
+            return 1.0 / (1.0 - self.discount)
+        steps_to_go = np.arange(1, self.length + 1)
+        if self.discount == 1.0:
+            return float(steps_to_go.mean())
+        return float(np.mean((1.0 - self.discount**steps_to_go) / (1.0 - self.discount)))
+
+    def q_threshold(self, threshold: Array) -> Array:
+        """ε_q = ε/T · span: the mean Q_c of a policy whose episodes cost ε, spread evenly."""
+        return threshold * (self.span / self.length)
+
+
+class NStep(NamedTuple):
+    """`value` Σ γⁱ f_i, `last` the index of the last step summed, `discount` γ to the number of steps: all [B]."""
+
+    value: Array
+    last: Array
+    discount: Array
+
+
+def nstep_return(values: Array, ended: Array, discount: float) -> NStep:
+    """Sum of up to n discounted values that stops behind the first step that ends an episode: [n, B] twice → [B]."""
+    steps = values.shape[0]
+    powers = discount ** jnp.arange(steps, dtype=values.dtype)
+    before = jnp.cumsum(ended.astype(values.dtype), axis=0) - ended
+    counted = (before == 0).astype(values.dtype)
+    last = counted.sum(axis=0).astype(jnp.int32) - 1
+    value = jnp.sum(values * counted * powers[:, None], axis=0)
+    return NStep(value, last, discount ** (last + 1.0))

@@ -1,0 +1,309 @@
+"""What a table of episodes says: reward, cost and violation over thresholds, with their spread.
+
+A violation is taken by episode, max(0, cost − threshold), then averaged over episodes, then over thresholds.
+Axes: S seeds, C conditions (thresholds).
+"""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ccpo.errors import FormatError
+from ccpo.policy_file import PathLike, write_atomically
+
+GRIDS: dict[str, tuple[float, ...]] = {
+    "13": tuple(float(threshold) for threshold in range(10, 71, 5)),
+    "7": tuple(float(threshold) for threshold in range(10, 71, 10)),
+}
+"""The paper's text evaluates on the first; its tables can only come from the second. Both are always reported."""
+
+METRICS = ("R", "CV", "R-G", "CV-G", "reward inversion", "cost inversion")
+
+_DTYPES = {
+    "task": np.str_,
+    "algorithm": np.str_,
+    "seed": np.int64,
+    "threshold": np.float64,
+    "episode": np.int64,
+    "reward": np.float64,
+    "cost": np.float64,
+    "length": np.int64,
+}
+COLUMNS = tuple(_DTYPES)
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeTable:
+    """Finished evaluation episodes, one a row; columns are arrays of equal length."""
+
+    task: np.ndarray
+    algorithm: np.ndarray
+    seed: np.ndarray
+    threshold: np.ndarray
+    episode: np.ndarray
+    reward: np.ndarray
+    cost: np.ndarray
+    length: np.ndarray
+
+    def __post_init__(self) -> None:
+        for name, dtype in _DTYPES.items():
+            try:
+                column = np.asarray(getattr(self, name), dtype)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise FormatError(f"column '{name}' cannot be read as {dtype.__name__}: {error}") from None
+            if column.shape != (len(self.task),):
+                raise FormatError(f"column '{name}' has shape {column.shape}, expected ({len(self.task)},)")
+            if dtype is np.float64 and not np.isfinite(column).all():
+                raise FormatError(f"column '{name}' holds NaN or infinity; evaluate those episodes again")
+            object.__setattr__(self, name, column)
+        if (self.threshold < 0).any() or (self.cost < 0).any():
+            raise FormatError("thresholds and costs must be ≥ 0")
+        keys = set(zip(*(getattr(self, name).tolist() for name in COLUMNS[:5]), strict=True))
+        if len(keys) != len(self):
+            raise FormatError(
+                f"{len(self) - len(keys)} rows repeat an episode: {', '.join(COLUMNS[:5])} must differ"
+            )
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> "EpisodeTable":
+        """A table from mappings with exactly the columns as keys."""
+        rows = list(rows)
+        for row in rows:
+            if set(row) != set(COLUMNS):
+                raise FormatError(f"a row has the fields {sorted(row)}, expected {', '.join(COLUMNS)}")
+        return cls(**{name: np.array([row[name] for row in rows], dtype) for name, dtype in _DTYPES.items()})
+
+    @classmethod
+    def concatenate(cls, tables: Sequence["EpisodeTable"]) -> "EpisodeTable":
+        return cls(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMNS})
+
+    @classmethod
+    def read_csv(cls, path: PathLike) -> "EpisodeTable":
+        """Read a file of `write_csv`; another header, a ragged row or a bad number is a `FormatError`."""
+        try:
+            rows = list(csv.reader(io.StringIO(Path(path).read_text("utf-8"), newline=""), strict=True))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise FormatError(f"cannot read episodes from {str(path)!r}: {error}") from None
+        header = ",".join(COLUMNS)
+        if not rows or rows[0] != list(COLUMNS):
+            given = f"{','.join(rows[0]):.80}" if rows else "nothing"
+            raise FormatError(f"{str(path)!r} starts with {given!r}, expected the columns {header}")
+        for line, row in enumerate(rows[1:], start=2):
+            if len(row) != len(COLUMNS):
+                raise FormatError(f"{str(path)!r} line {line} has {len(row)} fields, expected {len(COLUMNS)}")
+        columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(COLUMNS)
+        try:
+            return cls(**{name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)})
+        except FormatError as error:
+            raise FormatError(f"{str(path)!r}: {error}") from None
+
+    def write_csv(self, path: PathLike) -> None:
+        """Write all digits, atomically: what is read back is equal bit for bit."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True))
+        write_atomically(path, text.getvalue().encode())
+
+    def select(self, mask: np.ndarray) -> "EpisodeTable":
+        """The rows where the mask is true."""
+        return EpisodeTable(**{field.name: getattr(self, field.name)[mask] for field in fields(self)})
+
+    def groups(self) -> Iterator[tuple[str, str, "EpisodeTable"]]:
+        """Task, algorithm and their rows, in the order of first appearance."""
+        for task, algorithm in dict.fromkeys(zip(self.task.tolist(), self.algorithm.tolist(), strict=True)):
+            yield task, algorithm, self.select((self.task == task) & (self.algorithm == algorithm))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number over seeds: mean, standard deviation (ddof 1), interquartile mean and its bootstrap interval.
+
+    What one seed cannot tell (std and interval) is NaN.
+    """
+
+    mean: float
+    std: float
+    iqm: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ThresholdRow:
+    """All episodes of all seeds under one threshold; standard deviations over episodes (ddof 0)."""
+
+    task: str
+    algorithm: str
+    threshold: float
+    seen: bool
+    seeds: int
+    episodes: int
+    reward_mean: float
+    reward_std: float
+    cost_mean: float
+    cost_std: float
+    violation_mean: float
+    violation_std: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The metrics of one task and algorithm on one grid; see `METRICS`."""
+
+    task: str
+    algorithm: str
+    grid: str
+    thresholds: int
+    seeds: int
+    episodes: int
+    metrics: dict[str, Estimate]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON for a manifest; NaN becomes null."""
+        plain = {
+            name: getattr(self, name)
+            for name in ("task", "algorithm", "grid", "thresholds", "seeds", "episodes")
+        }
+        plain["metrics"] = {
+            name: {key: None if math.isnan(value) else value for key, value in vars(estimate).items()}
+            for name, estimate in self.metrics.items()
+        }
+        return plain
+
+
+def violation(cost: np.ndarray, threshold: np.ndarray) -> np.ndarray:
+    """CV = max(0, Σ c − ε), by episode."""
+    return np.maximum(0.0, cost - threshold)
+
+
+def is_seen(thresholds: np.ndarray, behaviour_thresholds: Sequence[float]) -> np.ndarray:
+    """Which thresholds [C] are behaviour thresholds."""
+    behaviour = np.asarray(behaviour_thresholds, np.float64)
+    return np.isclose(np.asarray(thresholds)[:, None], behaviour[None, :]).any(axis=1)
+
+
+def per_threshold(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> list[ThresholdRow]:
+    """Mean and spread of reward, cost and violation for each task, algorithm and threshold."""
+    rows = []
+    for task, algorithm, group in table.groups():
+        thresholds = np.unique(group.threshold)
+        for threshold, seen in zip(thresholds, is_seen(thresholds, behaviour_thresholds), strict=True):
+            part = group.select(group.threshold == threshold)
+            moments = [
+                float(moment)
+                for values in (part.reward, part.cost, violation(part.cost, part.threshold))
+                for moment in (values.mean(), values.std())
+            ]
+            seeds = len(np.unique(part.seed))
+            rows.append(
+                ThresholdRow(task, algorithm, float(threshold), bool(seen), seeds, len(part), *moments)
+            )
+    return rows
+
+
+def summarise(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> list[Summary]:
+    """Avg. R, CV, R-G, CV-G and the largest inversions for each task and algorithm, on each grid that fits."""
+    summaries = []
+    for task, algorithm, group in table.groups():
+        seeds, thresholds = np.unique(group.seed), np.unique(group.threshold)
+        reward = _seed_means(group, group.reward, seeds, thresholds)
+        cost = _seed_means(group, group.cost, seeds, thresholds)
+        cv = _seed_means(group, violation(group.cost, group.threshold), seeds, thresholds)
+        for grid, chosen in grids(thresholds).items():
+            inside = np.isin(thresholds, chosen)
+            unseen = inside & ~is_seen(thresholds, behaviour_thresholds)
+            by_seed = {
+                "R": reward[:, inside].mean(axis=1),
+                "CV": cv[:, inside].mean(axis=1),
+                "R-G": _row_means(reward[:, unseen]),
+                "CV-G": _row_means(cv[:, unseen]),
+                "reward inversion": np.array([largest_inversion(row) for row in reward[:, inside]]),
+                "cost inversion": np.array([largest_inversion(row) for row in cost[:, inside]]),
+            }
+            metrics = {name: estimate(values) for name, values in by_seed.items()}
+            episodes = int(np.isin(group.threshold, chosen).sum())
+            summaries.append(Summary(task, algorithm, grid, int(inside.sum()), len(seeds), episodes, metrics))
+    return summaries
+
+
+def grids(thresholds: np.ndarray) -> dict[str, tuple[float, ...]]:
+    """The named grids that lie within the thresholds; "all" beside them unless one of them is exactly that."""
+    present = tuple(sorted({float(threshold) for threshold in thresholds}))
+    fitting = {name: grid for name, grid in GRIDS.items() if set(grid) <= set(present)}
+    return fitting if present in fitting.values() else {"all": present, **fitting}
+
+
+def largest_inversion(values: np.ndarray) -> float:
+    """max over i < j of y_i − y_j, at least 0: how far a curve [C] that should rise falls behind itself."""
+    return float(np.max(np.maximum.accumulate(values) - values))
+
+
+def iqm(values: np.ndarray) -> float:
+    """The interquartile mean: the mean without the lowest and the highest quarter."""
+    ordered = np.sort(np.ravel(values))
+    cut = int(0.25 * ordered.size)
+    return float(ordered[cut : ordered.size - cut].mean())
+
+
+def bootstrap_interval(
+    strata: Sequence[np.ndarray],
+    statistic: Callable[[np.ndarray], float] = iqm,
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """The percentile interval of a statistic of all values, resampled with replacement within each stratum.
+
+    Give one array of independent values (seeds) for each stratum (task). A stratum of one value has no spread to
+    resample: the interval is (NaN, NaN).
+    """
+    arrays = [np.asarray(stratum, np.float64) for stratum in strata]
+    if any(array.size < 2 for array in arrays):
+        return math.nan, math.nan
+    rng = np.random.default_rng(seed)
+    statistics = [
+        statistic(np.concatenate([array[rng.integers(array.size, size=array.size)] for array in arrays]))
+        for _ in range(resamples)
+    ]
+    low, high = np.quantile(statistics, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def estimate(values: np.ndarray) -> Estimate:
+    """What the seeds' values [S] say of the number behind them."""
+    if np.isnan(values).any():
+        return Estimate(*[math.nan] * 5)
+    std = float(values.std(ddof=1)) if values.size > 1 else math.nan
+    return Estimate(float(values.mean()), std, iqm(values), *bootstrap_interval([values]))
+
+
+def _seed_means(
+    table: EpisodeTable, values: np.ndarray, seeds: np.ndarray, thresholds: np.ndarray
+) -> np.ndarray:
+    """Means over episodes [S, C]; a seed without episodes at a threshold would tilt every average, and is refused."""
+    row, column = np.searchsorted(seeds, table.seed), np.searchsorted(thresholds, table.threshold)
+    cell, shape = row * len(thresholds) + column, (len(seeds), len(thresholds))
+    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    if (counts == 0).any():
+        missing_seed, missing_threshold = np.argwhere(counts == 0)[0]
+        where = f"seed {seeds[missing_seed]} has no episode at threshold {thresholds[missing_threshold]:g}"
+        raise FormatError(
+            f"{table.task[0]} {table.algorithm[0]}: {where}; evaluate every seed on every threshold"
+        )
+    return np.bincount(cell, values, minlength=counts.size).reshape(shape) / counts
+
+
+def _row_means(values: np.ndarray) -> np.ndarray:
+    """Means over thresholds [S], NaN if there are none."""
+    return values.mean(axis=1) if values.shape[1] else np.full(len(values), math.nan)

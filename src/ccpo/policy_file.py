@@ -1,0 +1,212 @@
+"""The file of a policy: float32 arrays in safetensors, a JSON manifest in its metadata, a checksum over both.
+
+Knows names, kinds and bytes, not what the arrays compute. Needs NumPy and safetensors only.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from ccpo.errors import FormatError, RunError
+from ccpo.types import EnvSpec
+
+FORMAT = "ccpo-policy"
+FORMAT_VERSION = 1
+MAX_HEADER_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 28
+
+ARRAY_NAME = re.compile(r"obs_mean|obs_std|log_std|layers\.\d{1,3}\.(weight|bias)")
+FIELD_KINDS: dict[str, type | tuple[type, ...]] = {
+    "env": dict,
+    "net": dict,
+    "algorithm": str,
+    "behaviour_thresholds": list,
+    "versions": dict,
+    "training": dict,
+    "evaluation": object,
+    "calibration": (dict, type(None)),
+}
+
+PathLike = str | os.PathLike[str]
+T = TypeVar("T")
+
+
+def write_atomically(path: PathLike, data: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write {str(path)!r}: {error.strerror}; check folder and free space") from None
+
+
+def encode(arrays: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> bytes:
+    """The bytes of a policy file."""
+    data = safetensors.numpy.save(dict(arrays), {"manifest": canonical(manifest)})
+    header_bytes = int.from_bytes(data[:8], "little")
+    if header_bytes > MAX_HEADER_BYTES or len(data) > MAX_FILE_BYTES:
+        raise FormatError(
+            f"the policy is too large: header {header_bytes} bytes (at most {MAX_HEADER_BYTES}), "
+            f"file {len(data)} (at most {MAX_FILE_BYTES}); shorten the manifest or the net"
+        )
+    return data
+
+
+def read(path: PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and manifest of a policy file; whether they fit together is for the caller to check."""
+    data = _read_bytes(Path(path))
+    header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")], "header")
+    metadata = header.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("manifest"), str):
+        raise FormatError(
+            "a safetensors file without a policy manifest; export the policy with `ccpo export`"
+        )
+    manifest = parse_json(metadata["manifest"], "manifest")
+    for name, entry in header.items():
+        if not ARRAY_NAME.fullmatch(name) or not isinstance(entry, dict) or entry.get("dtype") != "F32":
+            raise FormatError(
+                f"unexpected array {name!r:.60}; a policy holds float32 layers and statistics only"
+            )
+    try:
+        return safetensors.numpy.load(data), manifest
+    except (SafetensorError, ValueError) as error:
+        raise FormatError(f"the arrays are damaged ({_one_line(error)})") from None
+
+
+def checksum(arrays: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over the manifest without its checksum, then each array's name, dtype, shape and bytes."""
+    digest = hashlib.sha256(canonical({k: v for k, v in manifest.items() if k != "checksum"}).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def checked_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A plain-JSON copy with every required field of the right kind."""
+    given = (manifest.get("format"), manifest.get("format_version"))
+    if given != (FORMAT, FORMAT_VERSION):
+        raise FormatError(f"format and version are {given!r:.80}, expected {(FORMAT, FORMAT_VERSION)}")
+    copy = parse_json(canonical(manifest), "manifest")
+    unknown = copy.keys() - FIELD_KINDS.keys() - {"format", "format_version", "checksum"}
+    if unknown:
+        raise FormatError(f"the manifest has unknown fields {sorted(unknown)!r:.60}")
+    for name, kind in FIELD_KINDS.items():
+        if name not in copy or not isinstance(copy[name], kind):
+            raise FormatError(
+                f"the manifest's '{name}' is missing or of the wrong kind: {copy.get(name)!r:.60}"
+            )
+    _check_increasing(copy["behaviour_thresholds"], "behaviour_thresholds")
+    if copy["calibration"] is not None:
+        requested, dial = copy["calibration"].get("requested"), copy["calibration"].get("dial")
+        _check_increasing(requested, "calibration.requested")
+        if not are_numbers(dial) or len(dial) != len(requested) or min(dial) < 0:
+            raise FormatError("the manifest's 'calibration.dial' must hold one number ≥ 0 for each request")
+    return copy
+
+
+def parse_dataclass(cls: type[T], data: dict[str, Any], where: str) -> T:
+    """A dataclass from its JSON object; unknown and missing fields are refused, lists become tuples."""
+    required = {field.name: field.default is MISSING for field in fields(cls)}  # type: ignore[arg-type] T is a dataclass
+    unknown = sorted(data.keys() - required.keys())
+    missing = [name for name, needed in required.items() if needed and name not in data]
+    if unknown or missing:
+        raise FormatError(f"the manifest's '{where}' lacks {missing}, has unknown {unknown!r:.60}")
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+
+
+def checked_env(env: EnvSpec) -> EnvSpec:
+    """The environment's specification, with plausible sizes and an action box that is not empty."""
+    low, high = env.action_low, env.action_high
+    plausible = (
+        isinstance(env.task, str) and are_numbers(low) and are_numbers(high) and 0 < len(low) == len(high)
+    )
+    if not plausible or not all(type(n) is int and n > 0 for n in (env.observation_size, env.episode_length)):
+        raise FormatError(
+            "the manifest's 'env' needs a task, sizes above 0 and action bounds of equal length"
+        )
+    if not all(a < b for a, b in zip(low, high, strict=True)):
+        raise FormatError(f"the manifest's action_low {low!r:.60} must be below action_high {high!r:.60}")
+    return env
+
+
+def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
+    """A JSON object without NaN or infinity."""
+
+    def refuse_constant(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        value = json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"the {what} is damaged ({_one_line(error)})") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"the {what} must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def canonical(manifest: Mapping[str, Any]) -> str:
+    """The one JSON text of a manifest."""
+    try:
+        return json.dumps(manifest, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"the manifest is not plain JSON ({_one_line(error)})") from None
+
+
+def is_number(value: Any) -> bool:
+    """A finite real number; a bool is not one, an int beyond float is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def are_numbers(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(is_number(value) for value in values)
+
+
+def _check_increasing(values: Any, name: str) -> None:
+    if not are_numbers(values) or not values or values[0] < 0 or any(np.diff(values) <= 0):
+        raise FormatError(f"the manifest's '{name}' must be increasing numbers ≥ 0, not {values!r:.60}")
+
+
+def _read_bytes(path: Path) -> bytes:
+    """The file's content, once its size and the length of its header are found plausible."""
+    try:
+        if not path.is_file():
+            raise FormatError("it is a folder" if path.is_dir() else "there is no such file")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if not 8 < size <= MAX_FILE_BYTES or not 2 <= header_bytes <= min(size - 8, MAX_HEADER_BYTES):
+                raise FormatError(f"not a policy file, or truncated ({size} bytes, header of {header_bytes})")
+            file.seek(0)
+            return file.read(size)
+    except OSError as error:
+        raise FormatError(f"{error.strerror}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]

@@ -1,0 +1,64 @@
+"""Replay: a ring of whole rollouts, one lane for each environment, on the learner's device.
+
+Lanes belong to behaviour thresholds: environment e always acts under threshold `thresholds[e]`, so drawing a lane is drawing a
+threshold, and the newest steps of a lane are what the policy visits near that threshold now.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ccpo.types import Array, EnvSpec, Transition
+
+
+class Replay(NamedTuple):
+    """`data`: Transition of [N, E, …]; `head`: the next slot to write; `filled`: slots written so far."""
+
+    data: Transition
+    head: Array
+    filled: Array
+
+
+def init(spec: EnvSpec, *, slots: int, lanes: int) -> Replay:
+    """An empty ring. `slots` must be a multiple of the rollout length, so that a rollout never wraps around."""
+    rows = (slots, lanes)
+    data = Transition(
+        obs=jnp.zeros((*rows, spec.observation_size)),
+        action=jnp.zeros((*rows, spec.action_size)),
+        reward=jnp.zeros(rows),
+        cost=jnp.zeros(rows),
+        next_obs=jnp.zeros((*rows, spec.observation_size)),
+        terminated=jnp.zeros(rows, bool),
+        truncated=jnp.zeros(rows, bool),
+        threshold=jnp.zeros(rows),
+        time_to_go=jnp.ones(rows),
+    )
+    return Replay(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def insert(replay: Replay, rollout: Transition) -> Replay:
+    """Write a rollout [T, E, …] at the head."""
+    slots, steps = replay.data.reward.shape[0], rollout.reward.shape[0]
+    data = jax.tree.map(
+        lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, replay.head, axis=0), replay.data, rollout
+    )
+    return Replay(data, (replay.head + steps) % slots, jnp.minimum(replay.filled + steps, slots))
+
+
+def sample_windows(replay: Replay, key: Array, *, batch: int, nstep: int) -> Transition:
+    """Uniform windows of n steps over everything stored: Transition of [n, B, …]."""
+    slots, lanes = replay.data.reward.shape
+    age_key, lane_key = jax.random.split(key)
+    age = jax.random.randint(age_key, (batch,), nstep, replay.filled + 1)
+    lane = jax.random.randint(lane_key, (batch,), 0, lanes)
+    slot = (replay.head - age + jnp.arange(nstep)[:, None]) % slots
+    return jax.tree.map(lambda ring: ring[slot, lane[None, :]], replay.data)
+
+
+def sample_recent(replay: Replay, key: Array, lane: Array, *, recent: int) -> Transition:
+    """One step for each entry of `lane`, uniform over the newest `recent` of that lane: [...] → Transition of [...]."""
+    slots = replay.data.reward.shape[0]
+    age = jax.random.randint(key, lane.shape, 1, jnp.minimum(recent, replay.filled) + 1)
+    slot = (replay.head - age) % slots
+    return jax.tree.map(lambda ring: ring[slot, lane], replay.data)

@@ -1,0 +1,213 @@
+"""The run folder: resolved settings, manifest, progress, evaluation and checkpoints; every file is written atomically.
+
+    runs/ccpo-BallCircle/seed-000-20260101-120000/
+        config.json  manifest.json  progress.csv  progress.jsonl  eval.csv  checkpoints/step_000012000/
+"""
+
+import csv
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from ccpo.errors import FormatError, RunError
+
+FORMAT_VERSION = 1
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a file's content in one step, so that a reader or a crash never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomic(path, json.dumps(content, indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of ours, or a FormatError that names the file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FormatError(f"'{path}' is missing; the folder is not a complete run") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise FormatError(f"'{path}' cannot be read ({error}); restore it or start a new run") from None
+    if not isinstance(content, dict):
+        raise FormatError(f"'{path}' holds no JSON object; restore it or start a new run")
+    return content
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    names = ("ccpo", "jax", "jaxlib", "numpy", "optax", "gymnasium", "bullet-safety-gym", "pybullet")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+class Run:
+    """One run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.json"
+        self.progress_path = path / "progress.csv"
+        self.eval_path = path / "eval.csv"
+        self.checkpoints_path = path / "checkpoints"
+
+    @classmethod
+    def create(cls, out: str | Path, *, algorithm: str, task: str, seed: int, config: Mapping[str, Any]) -> "Run":
+        """A new folder `OUT/<algorithm>-<task>/seed-000-<time>` with its config and manifest."""
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        parent = Path(out) / f"{algorithm}-{task}"
+        for attempt in range(1000):
+            path = parent / (f"seed-{seed:03d}-{stamp}" + (f"-{attempt}" if attempt else ""))
+            try:
+                path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                if not path.is_dir():
+                    raise RunError(f"cannot make '{path}': a file is in the way; choose another --out") from None
+            except OSError as error:
+                raise RunError(f"cannot write to '{out}' ({error.strerror}); choose another --out") from None
+        else:
+            raise RunError(f"'{parent}' already holds a thousand runs of this second; choose another --out")
+        run = cls(path)
+        write_json(run.config_path, {"format_version": FORMAT_VERSION, **config})
+        system = {"platform": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
+        write_json(path / "manifest.json", {"created": stamp, "versions": versions(), "system": system})
+        run.checkpoints_path.mkdir()
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Run":
+        """An existing run folder."""
+        run = cls(Path(path))
+        if not run.config_path.is_file():
+            raise RunError(f"'{path}' is not a run folder (no config.json); give a folder that 'ccpo train' made")
+        return run
+
+    def config(self) -> dict[str, Any]:
+        content = read_json(self.config_path)
+        if content.pop("format_version", None) != FORMAT_VERSION:
+            raise FormatError(f"'{self.config_path}' has another format version than {FORMAT_VERSION}; use a matching ccpo")
+        return content
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for writing; the lock dies with the process."""
+        with open(self.path / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"'{self.path}' is in use by another process; wait for it or stop it first") from None
+            yield
+
+    def steps(self) -> list[int]:
+        """Environment steps of the complete checkpoints, oldest first."""
+        return sorted(int(p.name.removeprefix("step_")) for p in self.checkpoints_path.glob("step_*"))
+
+    def checkpoint_path(self, step: int) -> Path:
+        return self.checkpoints_path / f"step_{step:09d}"
+
+    def save_checkpoint(self, step: int, groups: Mapping[str, dict[str, np.ndarray]], info: Mapping[str, Any], *, keep: int) -> None:
+        """Write `<group>.safetensors` for each group and `checkpoint.json`, then drop all but the newest `keep`."""
+        final = self.checkpoint_path(step)
+        temporary = self.checkpoints_path / f".{final.name}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        digests = {}
+        for name, arrays in groups.items():
+            file = temporary / f"{name}.safetensors"
+            save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, file)
+            digests[name] = _digest(file)
+        write_json(temporary / "checkpoint.json", {"format_version": FORMAT_VERSION, "sha256": digests, **info})
+        if final.exists():
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+        for old in self.steps()[:-keep]:
+            shutil.rmtree(self.checkpoint_path(old))
+
+    def load_checkpoint(self, step: int | None = None) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
+        """The arrays and the info of a checkpoint, by default the newest; any damage is a FormatError."""
+        steps = self.steps()
+        if not steps:
+            raise RunError(f"'{self.path}' holds no checkpoint; start again with 'ccpo train'")
+        folder = self.checkpoint_path(steps[-1] if step is None else step)
+        info = read_json(folder / "checkpoint.json")
+        if info.get("format_version") != FORMAT_VERSION:
+            raise FormatError(f"'{folder}' has format version {info.get('format_version')}, expected {FORMAT_VERSION}")
+        groups = {}
+        for name, digest in info["sha256"].items():
+            file = folder / f"{name}.safetensors"
+            advice = f"delete '{folder}' to use the checkpoint before it"
+            if not file.is_file() or _digest(file) != digest:
+                raise FormatError(f"'{file}' is missing, truncated or changed; {advice}")
+            try:
+                groups[name] = load_file(file)
+            except SafetensorError as error:
+                raise FormatError(f"'{file}' cannot be read ({error}); {advice}") from None
+        return groups, info
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class ProgressLog:
+    """`progress.csv` and `progress.jsonl`: one row an iteration, flushed as it comes, cut back when a run resumes."""
+
+    def __init__(self, run: Run, *, upto_step: int) -> None:
+        self._csv_path, self._jsonl_path = run.progress_path, run.path / "progress.jsonl"
+        rows = self._rows_upto(upto_step)
+        write_atomic(self._jsonl_path, "".join(json.dumps(row) + "\n" for row in rows))
+        self._columns: list[str] = list(rows[0]) if rows else []
+        self._csv_path.unlink(missing_ok=True)
+        for row in rows:
+            self._write_csv(row)
+
+    def _rows_upto(self, step: int) -> list[dict[str, Any]]:
+        if not self._jsonl_path.exists():
+            return []
+        rows = []
+        for line in self._jsonl_path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                break  # a line cut by a crash, with nothing after it
+            if row["steps"] <= step:
+                rows.append(row)
+        return rows
+
+    def _write_csv(self, row: Mapping[str, Any]) -> None:
+        new = not self._csv_path.exists()
+        self._columns = self._columns or list(row)
+        with open(self._csv_path, "a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self._columns)
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._write_csv(row)
+        with open(self._jsonl_path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")

@@ -1,0 +1,419 @@
+"""The deployable policy: one file, one dial for the threshold, NumPy and safetensors only.
+
+    policy = Policy.load("policy.safetensors")
+    action = policy.act(obs, threshold=25.0)
+
+Axes: N observations, O observation, A action.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ccpo import policy_file
+from ccpo.errors import (
+    CCPOError,
+    ConfigError,
+    FormatError,
+    NumericalError,
+    ThresholdError,
+    ThresholdWarning,
+    did_you_mean,
+)
+from ccpo.policy_file import PathLike, is_number
+from ccpo.types import Array, EnvSpec
+
+ZERO, ONE, OBS_CLIP = np.float32(0.0), np.float32(1.0), np.float32(10.0)
+LOG_STD_MIN, LOG_STD_MAX = np.float32(-20.0), np.float32(2.0)
+
+_ACTIVATIONS: dict[str, Callable[[np.ndarray], Any]] = {
+    "relu": lambda x: np.maximum(x, ZERO, out=x),
+    "tanh": lambda x: np.tanh(x, out=x),
+}
+_HAS_SCALE_HEAD = {"gaussian": True, "gaussian_linear": False, "squashed": True, "deterministic": False}
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    """What the arrays of a policy mean; the net sees (ε − threshold_low) / threshold_high."""
+
+    distribution: str
+    threshold_low: float
+    threshold_high: float
+    activation: str = "relu"
+    conditioned: bool = True
+    std_min: float = 0.01
+    std_max: float = 1.0
+    exploration_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("distribution", _HAS_SCALE_HEAD), ("activation", _ACTIVATIONS)):
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in allowed:
+                raise ConfigError(
+                    f"{name} {value!r:.60} is unknown; {did_you_mean(str(value)[:60], allowed)}"
+                )
+        if not isinstance(self.conditioned, bool):
+            raise ConfigError(f"conditioned must be true or false, not {self.conditioned!r:.60}")
+        for name in ("threshold_low", "threshold_high", "std_min", "std_max", "exploration_noise"):
+            value = getattr(self, name)
+            if not is_number(value) or value < 0:
+                raise ConfigError(f"{name} must be a finite number ≥ 0, not {value!r:.60}")
+        if self.threshold_high == 0 or self.threshold_low > self.threshold_high:
+            given = f"{self.threshold_low:g} to {self.threshold_high:g}"
+            raise ConfigError(f"the threshold range {given} must be ordered and end above 0")
+        if self.std_min > self.std_max:
+            raise ConfigError(f"std_min {self.std_min:g} must not be above std_max {self.std_max:g}")
+
+
+class PolicyNet:
+    """The policy network in NumPy: π(a | s, ε), actions in policy units [−1, 1].
+
+    Arrays: `obs_mean`, `obs_std` [O]; `layers.i.weight` [in, out], `layers.i.bias` [out]; `log_std` [A] for
+    gaussian_linear. With m, p the two halves of the last layer's output and ξ the noise:
+
+    - gaussian:        mean tanh(m),  sample tanh(m) + σ ξ,  σ = std_min + (std_max − std_min) · sigmoid(p)
+    - gaussian_linear: mean m,        sample m + exp(log_std) ξ
+    - squashed:        mean tanh(m),  sample tanh(m + exp(p) ξ)
+    - deterministic:   mean tanh(m),  sample tanh(m) + exploration_noise · ξ
+
+    It owns no scratch memory, so that threads may share it.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], config: NetConfig) -> None:
+        self.config = config
+        self.arrays = {
+            name: np.ascontiguousarray(array, np.float32) for name, array in sorted(arrays.items())
+        }
+        self._obs_mean, self._obs_std = self._vector("obs_mean"), self._vector("obs_std")
+        self._log_std = self._vector("log_std") if config.distribution == "gaussian_linear" else None
+        self.observation_size = self._obs_mean.size
+        self._hidden_layers = self._read_layers()
+        self._last_layer = self._hidden_layers.pop()
+        outputs = self._last_layer[1].size
+        heads = 2 if _HAS_SCALE_HEAD[config.distribution] else 1
+        if outputs % heads:
+            raise FormatError(
+                f"the last layer has {outputs} outputs, expected a mean and a scale for each action"
+            )
+        self.action_size = outputs // heads
+        self._check_sizes()
+        self._activate = _ACTIVATIONS[config.activation]
+
+    def mean(self, obs: np.ndarray, threshold: Array) -> np.ndarray:
+        """The deterministic action [N, A] for observations [N, O], thresholds [N]; [A] for [O], a number."""
+        location = self._head(obs, threshold)[..., : self.action_size]
+        if self.config.distribution == "gaussian_linear":
+            return _clip(location, -ONE, ONE)
+        return np.tanh(location)
+
+    def sample(self, obs: np.ndarray, threshold: Array, noise: np.ndarray) -> np.ndarray:
+        """An action [N, A] for standard normal noise [N, A], not yet clipped to [−1, 1]."""
+        head = self._head(obs, threshold)
+        location, scale = head[..., : self.action_size], head[..., self.action_size :]
+        config = self.config
+        if config.distribution == "gaussian":
+            sigmoid = 0.5 + 0.5 * np.tanh(0.5 * scale)
+            return np.tanh(location) + (config.std_min + (config.std_max - config.std_min) * sigmoid) * noise
+        if config.distribution == "squashed":
+            return np.tanh(location + np.exp(_clip(scale, LOG_STD_MIN, LOG_STD_MAX)) * noise)
+        if self._log_std is not None:
+            return location + np.exp(_clip(self._log_std, LOG_STD_MIN, LOG_STD_MAX)) * noise
+        return np.tanh(location) + config.exploration_noise * noise
+
+    def _head(self, obs: np.ndarray, threshold: Array) -> np.ndarray:
+        """The last layer's output for clip((obs − mean) / std, ±10) and the normalised threshold."""
+        size, config = self.observation_size, self.config
+        x = np.empty((*obs.shape[:-1], size + config.conditioned), np.float32)
+        features = x[..., :size]
+        np.subtract(obs, self._obs_mean, out=features)
+        np.divide(features, self._obs_std, out=features)
+        np.minimum(features, OBS_CLIP, out=features)
+        np.maximum(features, -OBS_CLIP, out=features)
+        if config.conditioned:
+            x[..., size] = (threshold - config.threshold_low) / config.threshold_high
+        for weight, bias in self._hidden_layers:
+            x = x.dot(weight)
+            x += bias
+            self._activate(x)
+        weight, bias = self._last_layer
+        return x.dot(weight) + bias
+
+    def _vector(self, name: str) -> np.ndarray:
+        array = self.arrays.get(name)
+        if array is None or array.ndim != 1 or not array.size:
+            raise FormatError(f"array '{name}' {_describe(array)}, expected a vector that is not empty")
+        return array
+
+    def _read_layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Weights and biases in order; each layer's input must be the previous one's output."""
+        layers, width = [], self.observation_size + self.config.conditioned
+        depth = sum(name.endswith(".bias") for name in self.arrays)
+        for index in range(max(depth, 1)):
+            name = f"layers.{index}.weight"
+            weight, bias = self.arrays.get(name), self._vector(f"layers.{index}.bias")
+            if weight is None or weight.shape != (width, bias.size):
+                raise FormatError(f"array '{name}' {_describe(weight)}, expected shape {(width, bias.size)}")
+            layers.append((weight, bias))
+            width = bias.size
+        return layers
+
+    def _check_sizes(self) -> None:
+        if self._obs_std.size != self.observation_size:
+            raise FormatError(
+                f"array 'obs_std' {_describe(self._obs_std)}, expected ({self.observation_size},)"
+            )
+        if self._log_std is not None and self._log_std.size != self.action_size:
+            raise FormatError(f"array 'log_std' {_describe(self._log_std)}, expected ({self.action_size},)")
+        expected = 2 + 2 * (len(self._hidden_layers) + 1) + (self._log_std is not None)
+        if len(self.arrays) != expected:
+            raise FormatError(
+                f"{expected} arrays expected, {len(self.arrays)} given: {', '.join(self.arrays):.200}"
+            )
+
+
+class _ClassOnly:
+    """A class method that refuses an instance: `policy.load(path)` would leave `policy` as it was."""
+
+    def __get__(self, instance: "Policy | None", owner: type["Policy"]) -> Callable[[PathLike], "Policy"]:
+        return owner._load if instance is None else _refuse_instance
+
+
+def _refuse_instance(path: PathLike) -> "Policy":
+    raise CCPOError(
+        "load was called on a policy, which would stay as it is; write: policy = Policy.load(path)"
+    )
+
+
+class Policy:
+    """A trained policy and its manifest: its task, its thresholds, how it was trained and measured."""
+
+    load = _ClassOnly()
+
+    def __init__(self, arrays: Mapping[str, Array], manifest: Mapping[str, Any]) -> None:
+        self.manifest = policy_file.checked_manifest(manifest)
+        env = policy_file.parse_dataclass(EnvSpec, self.manifest["env"], "env")
+        self.env = policy_file.checked_env(env)
+        self.net = PolicyNet(arrays, policy_file.parse_dataclass(NetConfig, self.manifest["net"], "net"))
+        self._check_arrays()
+        self.manifest["checksum"] = policy_file.checksum(self.net.arrays, self.manifest)
+        self._action_low = np.asarray(env.action_low, np.float32)
+        self._action_high = np.asarray(env.action_high, np.float32)
+        self._action_half_range = np.float32(0.5) * (self._action_high - self._action_low)
+        self._rng = np.random.default_rng()
+
+    @classmethod
+    def create(
+        cls,
+        arrays: Mapping[str, Array],
+        config: NetConfig,
+        env: EnvSpec,
+        *,
+        algorithm: str,
+        behaviour_thresholds: Sequence[float],
+        versions: Mapping[str, str],
+        training: Mapping[str, Any],
+        evaluation: Any = None,
+        calibration: Mapping[str, Any] | None = None,
+    ) -> "Policy":
+        """A policy from trained arrays; what is beside them goes into the manifest and must be plain JSON."""
+        manifest = {
+            "format": policy_file.FORMAT,
+            "format_version": policy_file.FORMAT_VERSION,
+            "env": asdict(env),
+            "net": asdict(config),
+            "algorithm": algorithm,
+            "behaviour_thresholds": [float(threshold) for threshold in behaviour_thresholds],
+            "versions": dict(versions),
+            "training": dict(training),
+            "evaluation": evaluation,
+            "calibration": calibration,
+        }
+        return cls(arrays, manifest)
+
+    @classmethod
+    def _load(cls, path: PathLike) -> "Policy":
+        """Read a policy file; anything but an intact file of this format is a `FormatError`."""
+        try:
+            arrays, manifest = policy_file.read(path)
+            policy = cls(arrays, manifest)
+            if policy.manifest["checksum"] != manifest.get("checksum"):
+                raise FormatError(
+                    "the checksum does not match: the file was damaged or edited; export it again"
+                )
+        except (FormatError, ConfigError) as error:
+            raise FormatError(f"cannot load policy {str(path)!r}: {error}") from None
+        return policy
+
+    def save(self, path: PathLike) -> None:
+        """Write the policy file, atomically; changes made to `manifest` are checked first."""
+        self.manifest = Policy(self.net.arrays, self.manifest).manifest
+        policy_file.write_atomically(path, policy_file.encode(self.net.arrays, self.manifest))
+
+    def act(
+        self,
+        obs: Array,
+        threshold: Array,
+        *,
+        deterministic: bool = True,
+        rng: np.random.Generator | None = None,
+        calibrated: bool = False,
+    ) -> np.ndarray:
+        """The action in the environment's units: [A] for one observation [O], [N, A] for many [N, O].
+
+        `threshold` is the cost limit of a whole episode: one number, or one for each observation. With
+        `calibrated`, the policy gets the dial setting of the largest calibrated request not above it.
+        """
+        with np.errstate(all="ignore"):  # what overflows is refused below, with a better message
+            obs = self._checked_obs(obs)
+            threshold = self._checked_threshold(threshold, obs.shape[:-1])
+            if calibrated:
+                threshold = self._dial(threshold)
+            else:
+                self._warn_outside_range(threshold)
+            if deterministic:
+                action = self.net.mean(obs, threshold)
+            else:
+                noise = (rng or self._rng).standard_normal(
+                    (*obs.shape[:-1], self.net.action_size), np.float32
+                )
+                action = self.net.sample(obs, threshold, noise)
+            if not np.isfinite(action).all():
+                raise NumericalError(
+                    "the action is not finite: weights or threshold are too large for float32"
+                )
+            # clipped in the environment's units, so that rounding cannot leave the box either
+            scaled = self._action_low + (action + ONE) * self._action_half_range
+            return _clip(scaled, self._action_low, self._action_high)
+
+    def _checked_obs(self, obs: Array) -> np.ndarray:
+        size = self.net.observation_size
+        array = _as_float32(obs)
+        if array is None or array.ndim not in (1, 2) or array.shape[-1] != size:
+            raise FormatError(f"obs {_describe(obs)}, expected numbers of shape ({size},) or (N, {size})")
+        if not np.isfinite(array).all():
+            raise NumericalError(
+                "obs holds NaN or infinity; check the sensor or the environment before acting"
+            )
+        return array
+
+    def _checked_threshold(self, threshold: Array, shape: tuple[int, ...]) -> Any:
+        """A non-negative finite float, or an array of them with the given shape."""
+        if isinstance(threshold, float):
+            valid, given_shape = 0.0 <= threshold < np.inf, ()
+        else:
+            array = _as_float32(threshold)
+            if array is None:
+                raise ThresholdError(f"threshold {_describe(threshold)}, expected a cost limit ≥ 0")
+            threshold, given_shape = array, array.shape
+            valid = bool(((array >= 0) & (array < np.inf)).all())
+        if not valid:
+            raise ThresholdError(f"threshold is {_range_text(threshold)}; give a finite cost limit ≥ 0")
+        if given_shape not in ((), shape):
+            raise FormatError(
+                f"threshold has shape {given_shape}, expected () or {shape}: one for each observation"
+            )
+        return threshold
+
+    def _warn_outside_range(self, threshold: Any) -> None:
+        low, high = self.net.config.threshold_low, self.net.config.threshold_high
+        if isinstance(threshold, np.ndarray):
+            inside = ((threshold >= low) & (threshold <= high)).all()
+        else:
+            inside = low <= threshold <= high
+        if not inside:
+            message = f"threshold {_range_text(threshold)} is outside the trained range {low:g} to {high:g}"
+            warnings.warn(f"{message}; the policy may not keep it", ThresholdWarning, stacklevel=3)
+
+    def _dial(self, threshold: Any) -> np.ndarray:
+        """The dial setting of the largest calibrated request ≤ threshold: nothing is known in between."""
+        calibration = self.manifest["calibration"]
+        if calibration is None:
+            raise ThresholdError(
+                "this policy is not calibrated; run `ccpo calibrate` on it, or use calibrated=False"
+            )
+        requested = np.asarray(calibration["requested"], np.float32)
+        position = np.searchsorted(requested, np.asarray(threshold, np.float32), side="right") - 1
+        if np.any(position < 0):
+            given = f"threshold {_range_text(threshold)} is below the smallest calibrated one"
+            raise ThresholdError(f"{given}; ask for {requested[0]:g} or more")
+        return np.asarray(calibration["dial"], np.float32)[position]
+
+    def _check_arrays(self) -> None:
+        given = (self.net.observation_size, self.net.action_size)
+        expected = (self.env.observation_size, self.env.action_size)
+        if given != expected:
+            raise FormatError(
+                f"the net has (observation, action) sizes {given}, the manifest's env {expected}"
+            )
+        for name, array in self.net.arrays.items():
+            if not np.isfinite(array).all():
+                raise FormatError(f"array '{name}' holds NaN or infinity")
+        if not (self.net.arrays["obs_std"] > 0).all():
+            raise FormatError("array 'obs_std' must be above 0 everywhere")
+
+
+class Budget:
+    """The cost spent and left in an episode.
+
+    >>> budget = Budget(2.0)
+    >>> budget.spend(1.5)
+    >>> budget.left, budget.exceeded
+    (0.5, False)
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self.reset(threshold)
+
+    def reset(self, threshold: float | None = None) -> None:
+        """Start an episode, under the same threshold unless another is given."""
+        if threshold is not None:
+            if not is_number(threshold) or threshold < 0:
+                raise ThresholdError(f"threshold is {threshold!r:.60}; give a finite cost limit ≥ 0")
+            self.threshold = float(threshold)
+        self.spent = 0.0
+
+    def spend(self, cost: float) -> None:
+        """Add the cost of one step."""
+        if not is_number(cost) or cost < 0:
+            raise NumericalError(f"cost is {cost!r:.60}; the cost of a step must be a finite number ≥ 0")
+        self.spent += float(cost)
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.threshold - self.spent)
+
+    @property
+    def exceeded(self) -> bool:
+        return self.spent > self.threshold
+
+
+def _as_float32(value: Array) -> np.ndarray | None:
+    """A float32 array of real numbers, or None if they are not; beyond float32 they become infinite."""
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        return value
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):
+        return None
+    return array.astype(np.float32) if array.dtype.kind in "fiub" else None
+
+
+def _clip(x: np.ndarray, low: Array, high: Array) -> np.ndarray:
+    """np.clip at a fraction of its fixed cost, which matters for one observation."""
+    return np.minimum(np.maximum(x, low), high)
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "is missing"
+    shape = getattr(value, "shape", None)
+    return f"is {value!r:.40}" if shape is None else f"has shape {tuple(shape)}"
+
+
+def _range_text(threshold: Any) -> str:
+    low, high = float(np.min(threshold)), float(np.max(threshold))
+    return f"{low:g}" if low == high else f"{low:g} … {high:g}"

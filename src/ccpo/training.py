@@ -1,0 +1,227 @@
+"""The only loop: collect → replay → scan(update) → log → checkpoint.
+
+The rollout of iteration i + 1 is collected with the policy as it was before iteration i learned, always, whether that happens beside
+the learning or not. Results therefore depend on the seed and never on timing.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ccpo import replay as replays
+from ccpo import trees
+from ccpo.config import Settings, setting
+from ccpo.envs.registry import EnvFactory
+from ccpo.envs.workers import Collector, Order, Rollout
+from ccpo.errors import ConfigError, FormatError, NumericalError
+from ccpo.runs import ProgressLog, Run
+from ccpo.types import Acting, Episode, EnvSpec, Experience, Problem
+
+
+@dataclass(frozen=True)
+class LoopConfig(Settings):
+    """The settings of the loop, the same for every algorithm."""
+
+    steps: int = setting(200_000, "environment steps in all", low=1)
+    seed: int = setting(0, "seed of everything random in the run", low=0, high=2**31 - 1)
+    behaviour_thresholds: tuple[float, ...] = setting((), "thresholds under which data is collected; empty: the task's own", low=0)
+    threshold_range: tuple[float, ...] = setting((), "lowest and highest threshold to serve; empty: the task's own", low=0)
+    lanes_per_threshold: int = setting(2, "environments for each behaviour threshold", low=1, high=1000)
+    deployed_lanes: int = setting(1, "how many of these act as deployed (deterministic); the rest explore", low=0)
+    rollout_length: int = setting(0, "steps of each environment an iteration; 0: one episode", low=0)
+    warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
+    replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
+    checkpoint_every: int = setting(20_000, "environment steps between checkpoints", low=1)
+    keep_checkpoints: int = setting(2, "how many checkpoints are kept", low=1)
+    workers: int = setting(0, "worker processes; 0: collect in this process, beside the compiled learner", low=0, high=256)
+
+    def validate(self) -> None:
+        thresholds, limits = self.behaviour_thresholds, self.threshold_range
+        if list(thresholds) != sorted(set(thresholds)):
+            raise ConfigError(f"behaviour_thresholds={thresholds} must rise strictly, such as 20,40,60")
+        if limits and (len(limits) != 2 or limits[0] >= limits[1]):
+            raise ConfigError(f"threshold_range={limits} must be two rising numbers, such as 10,70")
+        if thresholds and limits and not (limits[0] <= thresholds[0] and thresholds[-1] <= limits[1]):
+            raise ConfigError(f"behaviour_thresholds={thresholds} must lie in threshold_range={limits}")
+        if self.deployed_lanes > self.lanes_per_threshold:
+            raise ConfigError(f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}")
+
+
+def make_problem(spec: EnvSpec, loop: LoopConfig) -> Problem:
+    return Problem(
+        spec=spec,
+        behaviour_thresholds=loop.behaviour_thresholds,
+        threshold_range=(loop.threshold_range[0], loop.threshold_range[1]),
+        lanes_per_threshold=loop.lanes_per_threshold,
+        deployed_lanes=loop.deployed_lanes,
+    )
+
+
+class Progress(NamedTuple):
+    """What a display is told after each iteration."""
+
+    steps: int
+    total: int
+    episodes: list[Episode]
+    metrics: dict[str, float]
+
+
+Display = Callable[[Progress], None]
+
+
+class _Schedule:
+    """Which iteration does what: all of it follows from the settings, none of it from the clock."""
+
+    def __init__(self, loop: LoopConfig, problem: Problem) -> None:
+        self.rollout = loop.rollout_length or problem.spec.episode_length
+        self.steps_each = self.rollout * problem.lanes
+        self.iterations = math.ceil(loop.steps / self.steps_each)
+        self._every = max(1, round(loop.checkpoint_every / self.steps_each))
+        self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
+        self.slots = self.rollout * max(1, loop.replay_steps // self.steps_each)
+
+    def checkpoints_after(self, iteration: int) -> bool:
+        return (iteration + 1) % self._every == 0 or iteration + 1 == self.iterations
+
+    def order(self, iteration: int, acting: Acting) -> Order:
+        return Order(
+            iteration=iteration,
+            acting=acting,
+            random=iteration < self._warmup,
+            fresh=iteration == 0 or self.checkpoints_after(iteration - 1),
+            cut=self.checkpoints_after(iteration),
+        )
+
+
+class Trainer:
+    """A run in progress: learner state, replay, the policy that acts next, counters."""
+
+    def __init__(self, run: Run, algorithm: ModuleType, factory: EnvFactory, *, loop: LoopConfig, config: Any) -> None:
+        self.run, self.algorithm, self.factory, self.loop, self.config = run, algorithm, factory, loop, config
+        self.problem = make_problem(factory.spec, loop)
+        self.schedule = _Schedule(loop, self.problem)
+        self.state = algorithm.init(config, self.problem, jax.random.key(loop.seed))
+        self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
+        self.acting: Acting = algorithm.acting(config, self.problem, self.state)
+        self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
+        self._learn = jax.jit(partial(learn, algorithm, config, self.problem), donate_argnums=(0, 1))
+
+    @property
+    def steps(self) -> int:
+        return self.iteration * self.schedule.steps_each
+
+    def train(self, display: Display = lambda _: None) -> None:
+        """Run the remaining iterations."""
+        if self.iteration >= self.schedule.iterations:
+            return
+        log = ProgressLog(self.run, upto_step=self.steps)
+        workers = Collector(
+            self.factory, self.problem, seed=self.loop.seed, steps=self.schedule.rollout, workers=self.loop.workers
+        )
+        with workers as collector:
+            began = time.perf_counter() - self.seconds
+            collector.start(self.schedule.order(self.iteration, self.acting))
+            rollout = collector.wait()
+            while self.iteration < self.schedule.iterations:
+                following = self._iterate(collector, rollout, log, display, began)
+                if following is not None:
+                    rollout = following
+
+    def _iterate(
+        self, collector: Collector, rollout: Rollout, log: ProgressLog, display: Display, began: float
+    ) -> Rollout | None:
+        """Learn from one rollout while the next is collected; log, and checkpoint where the schedule says so."""
+        more = self.iteration + 1 < self.schedule.iterations
+        if more:
+            acting = self.algorithm.acting(self.config, self.problem, self.state)
+            self.acting = acting
+            collector.start(self.schedule.order(self.iteration + 1, acting))
+        progress = np.float32((self.iteration + 1) / self.schedule.iterations)
+        self.state, self.replay, device_metrics = self._learn(
+            self.state, self.replay, rollout.transition, rollout.statistics, progress
+        )
+        following = collector.wait() if more else None
+        metrics = {name: float(value) for name, value in jax.device_get(device_metrics).items()}
+        self._check_finite(metrics)
+        self.iteration += 1
+        self.seconds = time.perf_counter() - began
+        self.cumulative_cost += float(np.sum(rollout.transition.cost))
+        log.write(self._row(rollout.episodes, metrics))
+        if self.schedule.checkpoints_after(self.iteration - 1):
+            self.save()
+        display(Progress(self.steps, self.schedule.iterations * self.schedule.steps_each, rollout.episodes, metrics))
+        return following
+
+    def _check_finite(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                kept = self.run.steps()
+                where = f"the checkpoint at step {kept[-1]} is kept" if kept else "there is no checkpoint yet"
+                raise NumericalError(
+                    f"'{name}' became {value} in iteration {self.iteration} (after {self.steps} steps); {where}; "
+                    "try a smaller learning rate"
+                )
+
+    def _row(self, episodes: list[Episode], metrics: dict[str, float]) -> dict[str, float]:
+        """One row of progress: what episodes showed, by behaviour threshold too, and the algorithm's metrics."""
+        row: dict[str, float] = {"steps": self.steps, "time/seconds": round(self.seconds, 3)}
+        row["time/fps"] = round(self.steps / max(self.seconds, 1e-9), 1)
+        row["rollout/cumulative_cost"] = self.cumulative_cost
+        row |= _means("rollout", episodes)
+        for threshold in self.problem.behaviour_thresholds:
+            row |= _means(f"rollout/threshold_{threshold:g}", [e for e in episodes if e.threshold == np.float32(threshold)])
+        return row | metrics
+
+    def save(self) -> None:
+        """A checkpoint of everything: learner, replay, the policy that acts next, counters."""
+        groups = {
+            "state": trees.to_arrays(self.state),
+            "replay": trees.to_arrays(self.replay),
+            "acting": trees.to_arrays({"explore": self.acting.explore, "deploy": self.acting.deploy}),
+        }
+        info = {
+            "task": self.problem.spec.task,
+            "iteration": self.iteration,
+            "cumulative_cost": self.cumulative_cost,
+            "seconds": self.seconds,
+        }
+        self.run.save_checkpoint(self.steps, groups, info, keep=self.loop.keep_checkpoints)
+
+    def restore(self) -> None:
+        """Continue from the run's newest checkpoint."""
+        groups, info = self.run.load_checkpoint()
+        if info.get("task") != self.problem.spec.task:
+            raise FormatError(
+                f"the checkpoint in '{self.run.path}' is of task '{info.get('task')}', this run is of '{self.problem.spec.task}'"
+            )
+        source = f"the checkpoint in '{self.run.path}'"
+        self.state = trees.from_arrays(self.state, groups["state"], source=source)
+        self.replay = trees.from_arrays(self.replay, groups["replay"], source=source)
+        template = {"explore": self.acting.explore, "deploy": self.acting.deploy}
+        arrays = trees.from_arrays(template, groups["acting"], source=source)
+        self.acting = self.acting._replace(**jax.tree.map(np.array, arrays))
+        self.iteration, self.seconds = info["iteration"], info["seconds"]
+        self.cumulative_cost = info["cumulative_cost"]
+
+
+def learn(
+    algorithm: ModuleType, config: Any, problem: Problem, state: Any, replay: Any, rollout: Any, statistics: Any, progress: Any
+) -> tuple[Any, Any, dict[str, Any]]:
+    """The compiled part of an iteration: store the rollout, then let the algorithm learn from all there is."""
+    replay = replays.insert(replay, rollout)
+    state, metrics = algorithm.update(config, problem, state, Experience(rollout, statistics, replay, progress))
+    return state, replay, metrics
+
+
+def _means(prefix: str, episodes: list[Episode]) -> dict[str, float]:
+    if not episodes:
+        return {f"{prefix}/ep_rew_mean": math.nan, f"{prefix}/ep_cost_mean": math.nan, f"{prefix}/ep_len_mean": math.nan}
+    reward, cost, length = np.mean([(e.reward, e.cost, e.length) for e in episodes], axis=0)
+    return {f"{prefix}/ep_rew_mean": reward, f"{prefix}/ep_cost_mean": cost, f"{prefix}/ep_len_mean": length}

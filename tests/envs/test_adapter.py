@@ -1,0 +1,278 @@
+"""The adapter against small environments: every way to give a cost, every way to be wrong."""
+
+import numpy as np
+import pytest
+from gymnasium import Env, spaces
+from gymnasium.wrappers import TimeLimit
+
+from ccpo.envs.adapter import CostEnv
+from ccpo.errors import EnvError, NumericalError
+
+
+class Fake(Env):
+    """Echoes the action as reward and its absolute value as cost; the observation counts the steps."""
+
+    def __init__(self, *, observation_space=None, action_space=None, form="info", **answers):
+        self.observation_space = observation_space or spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = action_space or spaces.Box(-1.0, 1.0, (1,))
+        self.form, self.answers = form, answers
+        self.seeds, self.actions, self.buffer, self.closed = [], [], np.zeros(3), False
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds.append(seed)
+        self.buffer[:] = 0.0
+        return self.answers.get("obs", self.buffer), {}
+
+    def step(self, action):
+        self.actions.append(action)
+        self.buffer += 1.0
+        value = float(np.sum(action))
+        obs = self.answers.get("obs", self.buffer)
+        reward, cost = self.answers.get("reward", value), self.answers.get("cost", abs(value))
+        terminated, truncated = self.answers.get("terminated", False), self.answers.get("truncated", False)
+        match self.form:
+            case "info":
+                return obs, reward, terminated, truncated, {"cost": cost}
+            case "six":
+                return obs, reward, cost, terminated, truncated, {}
+            case "none":
+                return obs, reward, terminated, truncated, {}
+            case "old":
+                return obs, reward, terminated, {"cost": cost}
+
+    def close(self):
+        self.closed = True
+
+
+def adapt(env=None, *, episode_length=10, **kwargs):
+    return CostEnv(env or Fake(), "Fake", episode_length=episode_length, **kwargs)
+
+
+def half(env):
+    """One step with the action ½."""
+    env.reset()
+    return env.step(np.full(env.spec.action_size, 0.5, np.float32))
+
+
+@pytest.mark.parametrize("form", ["info", "six"])
+def test_cost_is_recognised_in_both_forms(form):
+    obs, reward, cost, terminated, truncated = half(adapt(Fake(form=form, reward=np.float64(2.0))))
+    assert obs.tolist() == [1.0, 1.0, 1.0]
+    assert obs.dtype == np.float32
+    assert (reward, cost, terminated, truncated) == (2.0, 0.5, False, False)
+    assert [type(v) for v in (reward, cost, terminated, truncated)] == [float, float, bool, bool]
+
+
+@pytest.mark.parametrize("form", ["info", "six", "none"])
+def test_cost_fn_sees_the_environment_s_own_step_and_wins(form):
+    seen = []
+
+    def cost_fn(obs, action, reward, next_obs, info):
+        seen.append((obs.copy(), action.copy(), reward, next_obs.copy()))
+        return 7.0
+
+    env = adapt(Fake(form=form, action_space=spaces.Box(0.0, 4.0, (1, 2))), cost_fn=cost_fn)
+    assert half(env)[2] == 7.0
+    env.step(np.array([-1.0, 1.0], np.float32))
+    obs, action, reward, next_obs = seen[1]
+    # The environment reuses its buffer: the observation before the step must still be the old one.
+    assert (obs[0], next_obs[0], reward) == (1.0, 2.0, 4.0)
+    assert action.tolist() == [[0.0, 4.0]]
+
+
+def test_missing_cost_is_an_error_that_says_what_to_do():
+    with pytest.raises(
+        EnvError, match=r'Fake: no cost at step 1 of episode 1; put it into info\["cost"\].*cost_fn='
+    ):
+        half(adapt(Fake(form="none")))
+
+
+def test_negative_cost_is_an_error():
+    with pytest.raises(EnvError, match=r"cost -1 at step 1 of episode 1 is negative; costs must be ≥ 0"):
+        half(adapt(Fake(cost=-1.0)))
+
+
+def test_old_gym_step_and_reset_are_errors():
+    with pytest.raises(EnvError, match=r"step\(\) returned 4 values; it must return Gymnasium's 5"):
+        half(adapt(Fake(form="old")))
+    env = Fake()
+    env.reset = lambda seed=None: np.zeros(3)
+    with pytest.raises(EnvError, match=r"reset\(\) must return \(observation, info\), not ndarray"):
+        adapt(env).reset()
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        ([-1.0, -1.0], [-2.0, 0.0]),
+        ([1.0, 1.0], [4.0, 1.0]),
+        ([0.0, 0.0], [1.0, 0.5]),
+        ([-9.0, np.inf], [-2.0, 1.0]),
+    ],
+)
+def test_actions_are_clipped_and_scaled_like_the_spec_says(action, expected):
+    fake = Fake(action_space=spaces.Box(np.array([-2.0, 0.0]), np.array([4.0, 1.0]), dtype=np.float64))
+    env = adapt(fake)
+    env.reset()
+    action = np.array(action, np.float32)
+    env.step(action)
+    assert fake.actions[-1].tolist() == expected
+    np.testing.assert_allclose(fake.actions[-1], env.spec.scale_action(action))
+
+
+def test_actions_of_a_unit_box_are_clipped_and_not_shared():
+    fake = Fake()
+    env = adapt(fake)
+    env.reset()
+    mine = np.array([3.0], np.float32)
+    env.step(mine)
+    env.step(np.array([-3.0], np.float32))
+    assert [a.tolist() for a in fake.actions] == [[1.0], [-1.0]]
+    assert mine.tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3),
+        spaces.Box(-1.0, np.inf, (2,)),
+        spaces.Box(0, 3, (2,), np.int64),
+        spaces.MultiBinary(2),
+    ],
+)
+def test_action_spaces_that_are_no_finite_box_are_errors(space):
+    with pytest.raises(
+        EnvError, match=r"Fake: (actions must be a Box of real numbers|the action Box must have finite)"
+    ):
+        adapt(Fake(action_space=space))
+
+
+@pytest.mark.parametrize(
+    ("space", "sample", "flat"),
+    [
+        (spaces.Box(-9.0, 9.0, (2, 2)), np.array([[1.0, 2.0], [3.0, 4.0]]), [1.0, 2.0, 3.0, 4.0]),
+        (spaces.Box(-9.0, 9.0, ()), np.array(5.0), [5.0]),
+        (spaces.Discrete(3), 1, [0.0, 1.0, 0.0]),
+        (
+            spaces.Dict(
+                a=spaces.Discrete(2), b=spaces.Tuple([spaces.Box(-9.0, 9.0, (2,)), spaces.MultiBinary(1)])
+            ),
+            {"a": 1, "b": (np.array([3.0, 4.0]), np.array([1]))},
+            [0.0, 1.0, 3.0, 4.0, 1.0],
+        ),
+    ],
+)
+def test_observations_are_flattened(space, sample, flat):
+    env = adapt(Fake(observation_space=space, obs=sample), cost_fn=lambda *_: 0.0)
+    first = env.reset()
+    assert env.spec.observation_size == len(flat)
+    for obs in (first, half(env)[0]):
+        assert obs.tolist() == flat
+        assert obs.dtype == np.float32
+
+
+def test_observations_that_cannot_be_flattened_are_errors():
+    graph = spaces.Dict(a=spaces.Graph(spaces.Box(0, 1, (1,)), None))
+    with pytest.raises(
+        EnvError, match=r"observations must be a Box, a Discrete space, or a Dict or Tuple of them"
+    ):
+        adapt(Fake(observation_space=graph))
+
+
+def test_an_observation_that_does_not_fit_its_space_is_an_error():
+    with pytest.raises(EnvError, match=r"an observation has 2 numbers, its observation_space 3"):
+        adapt(Fake(obs=np.zeros(2))).reset()
+
+
+def test_observations_are_copies_of_a_reused_buffer():
+    env = adapt(Fake(observation_space=spaces.Box(-9.0, 9.0, (3,))))
+    env.env.buffer = np.zeros(3, np.float32)
+    first = env.reset()
+    env.step(np.zeros(1, np.float32))
+    assert first.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("quantity", ["observation", "reward", "cost"])
+def test_values_that_are_not_finite_are_located(quantity, bad):
+    fake = Fake()
+    env = adapt(fake)
+    env.reset()
+    env.reset()
+    env.step(np.zeros(1, np.float32))
+    if quantity == "observation":
+        fake.buffer[1] = bad
+    else:
+        fake.answers[quantity] = bad
+    place = r"observation\[1\]" if quantity == "observation" else quantity
+    with pytest.raises(
+        NumericalError, match=rf"^Fake: {place} is {bad} at step 2 of episode 2; values must be finite"
+    ):
+        env.step(np.zeros(1, np.float32))
+
+
+def test_infinities_that_would_cancel_are_found_and_large_values_are_not_mistaken():
+    with pytest.raises(NumericalError, match=r"observation\[0\] is inf at step 0 of episode 1"):
+        adapt(Fake(obs=np.array([np.inf, -np.inf, 0.0]))).reset()
+    obs = half(adapt(Fake(obs=np.array([3e38, 3e38, 3e38]))))[0]
+    assert np.isfinite(obs).all()
+
+
+def test_length_from_argument_spec_time_limit_or_attribute():
+    with_attribute = Fake()
+    with_attribute.episode_length = 5
+    with_spec = Fake()
+    with_spec.spec = type("Spec", (), {"max_episode_steps": 6})()
+    assert adapt(Fake(), episode_length=4).spec.episode_length == 4
+    assert adapt(with_attribute, episode_length=None).spec.episode_length == 5
+    assert adapt(with_spec, episode_length=None).spec.episode_length == 6
+    assert adapt(TimeLimit(Fake(), 7), episode_length=None).spec.episode_length == 7
+    assert adapt(TimeLimit(TimeLimit(Fake(), 8), 9), episode_length=None).spec.episode_length == 8
+    assert adapt(TimeLimit(Fake(), 7), episode_length=3).spec.episode_length == 3
+
+
+@pytest.mark.parametrize(
+    ("env", "length", "message"),
+    [
+        (Fake(), None, r"Fake: the episode length is unknown; give episode_length="),
+        (Fake(), 0, r"episode_length=0 is not allowed; give a whole number of steps ≥ 1"),
+        (Fake(), 2.5, r"episode_length=2.5 is not allowed"),
+        (TimeLimit(Fake(), 5), 6, r"episode_length=6 is beyond the environment's own limit of 5 steps"),
+    ],
+)
+def test_impossible_lengths_are_errors(env, length, message):
+    with pytest.raises(EnvError, match=message):
+        adapt(env, episode_length=length)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda env: env, lambda env: TimeLimit(env, 3), lambda env: TimeLimit(env, 5)]
+)
+def test_episodes_are_truncated_at_their_length_with_or_without_an_inner_limit(wrap):
+    env = adapt(wrap(Fake()), episode_length=3)
+    for _ in range(2):
+        env.reset()
+        ends = [env.step(np.zeros(1, np.float32))[3:] for _ in range(3)]
+        assert ends == [(False, False), (False, False), (False, True)]
+
+
+def test_an_end_is_terminated_or_truncated_and_never_both():
+    assert half(adapt(Fake(terminated=np.True_), episode_length=1))[3:] == (True, False)
+    assert half(adapt(Fake(terminated=True, truncated=True)))[3:] == (True, False)
+    assert half(adapt(Fake(truncated=True)))[3:] == (False, True)
+
+
+def test_seeds_are_passed_on_and_close_reaches_the_environment():
+    env = adapt()
+    env.reset(seed=5)
+    env.reset()
+    assert env.env.seeds == [5, None]
+    env.close()
+    assert env.env.closed
+
+
+def test_what_is_no_environment_is_an_error():
+    with pytest.raises(
+        EnvError, match=r"Fake: a gymnasium.Env is needed, not list; return one from the factory"
+    ):
+        adapt([1])
