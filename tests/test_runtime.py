@@ -61,10 +61,7 @@ def make_policy(distribution="gaussian", calibration=None, hidden=(7, 6), **sett
 def slow_action(policy, obs, threshold, noise=None):
     """One action in policy units, element by element in float64."""
     config, arrays = policy.net.config, {k: v.astype(np.float64) for k, v in policy.net.arrays.items()}
-    x = [
-        min(10.0, max(-10.0, (obs[i] - arrays["obs_mean"][i]) / arrays["obs_std"][i]))
-        for i in range(len(obs))
-    ]
+    x = [min(10.0, max(-10.0, (obs[i] - arrays["obs_mean"][i]) / arrays["obs_std"][i])) for i in range(len(obs))]
     if config.conditioned:
         x.append((threshold - config.threshold_low) / config.threshold_high)
     depth = sum(name.endswith("weight") for name in arrays)
@@ -75,9 +72,7 @@ def slow_action(policy, obs, threshold, noise=None):
             x = [max(0.0, v) if config.activation == "relu" else math.tanh(v) for v in x]
     m, p = x[:ACT], x[ACT:]
     if noise is None:
-        return [
-            min(1.0, max(-1.0, v)) if config.distribution == "gaussian_linear" else math.tanh(v) for v in m
-        ]
+        return [min(1.0, max(-1.0, v)) if config.distribution == "gaussian_linear" else math.tanh(v) for v in m]
     if config.distribution == "gaussian":
         std = [config.std_min + (config.std_max - config.std_min) / (1 + math.exp(-v)) for v in p]
         return [math.tanh(m[i]) + std[i] * noise[i] for i in range(ACT)]
@@ -127,9 +122,7 @@ def test_one_and_many_observations_and_thresholds_agree():
     each = np.stack([policy.act(o, t) for o, t in zip(obs, thresholds, strict=True)])
     np.testing.assert_allclose(policy.act(obs, thresholds), each, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(policy.act(obs, 25), policy.act(obs, [25] * 4))
-    np.testing.assert_allclose(
-        policy.act(obs.tolist()[0], np.float32(25)), policy.act(obs[0], 25.0), atol=1e-6
-    )
+    np.testing.assert_allclose(policy.act(obs.tolist()[0], np.float32(25)), policy.act(obs[0], 25.0), atol=1e-6)
     assert policy.act(np.empty((0, OBS)), 25.0).shape == (0, ACT)
 
 
@@ -150,9 +143,7 @@ def test_sampling_follows_the_generator_and_stays_in_the_box():
     assert not np.array_equal(draw(0), draw(1))
     assert (draw(0) >= ENV.action_low).all()
     assert (draw(0) <= ENV.action_high).all()
-    assert not np.array_equal(
-        policy.act(obs, 30.0, deterministic=False), policy.act(obs, 30.0, deterministic=False)
-    )
+    assert not np.array_equal(policy.act(obs, 30.0, deterministic=False), policy.act(obs, 30.0, deterministic=False))
 
 
 @pytest.mark.parametrize(
@@ -172,9 +163,7 @@ def test_non_finite_observations_are_refused(bad):
         make_policy().act(obs, 30.0)
 
 
-@pytest.mark.parametrize(
-    "bad", [-1, -0.5, np.nan, np.inf, [10.0, -1.0], [np.nan, 20.0], 10**400, "ten", None]
-)
+@pytest.mark.parametrize("bad", [-1, -0.5, np.nan, np.inf, [10.0, -1.0], [np.nan, 20.0], 10**400, "ten", None])
 def test_impossible_thresholds_are_refused(bad):
     with pytest.raises(ThresholdError, match="cost limit ≥ 0"):
         make_policy().act(np.zeros((2, OBS)), bad)
@@ -208,17 +197,13 @@ def test_overflowing_weights_are_an_error_not_a_nan():
 
 
 def test_calibration_takes_the_largest_request_not_above():
-    policy = make_policy(
-        calibration={"requested": [15.0, 30.0, 60.0], "dial": [11.0, 26.0, 69.0], "level": 0.95}
-    )
+    policy = make_policy(calibration={"requested": [15.0, 30.0, 60.0], "dial": [11.0, 26.0, 69.0], "level": 0.95})
     obs = np.zeros(OBS)
     for request, dial in [(15.0, 11.0), (29.9, 11.0), (30, 26.0), (59.0, 26.0), (1e6, 69.0)]:
         np.testing.assert_array_equal(policy.act(obs, request, calibrated=True), policy.act(obs, dial))
     many = policy.act(np.zeros((2, OBS)), [20.0, 40.0], calibrated=True)
     np.testing.assert_array_equal(many, policy.act(np.zeros((2, OBS)), [11.0, 26.0]))
-    with pytest.raises(
-        ThresholdError, match="threshold 14 is below the smallest calibrated one; ask for 15 or more"
-    ):
+    with pytest.raises(ThresholdError, match="threshold 14 is below the smallest calibrated one; ask for 15 or more"):
         policy.act(obs, 14.0, calibrated=True)
     with pytest.raises(ThresholdError, match="ccpo calibrate"):
         make_policy().act(obs, 30.0, calibrated=True)

@@ -21,7 +21,7 @@ GRIDS: dict[str, tuple[float, ...]] = {
     "13": tuple(float(threshold) for threshold in range(10, 71, 5)),
     "7": tuple(float(threshold) for threshold in range(10, 71, 10)),
 }
-"""The paper's text evaluates on the first; its tables can only come from the second. Both are always reported."""
+"""The paper's text names the first, its figures fit only the second: both are always reported."""
 
 METRICS = ("R", "CV", "R-G", "CV-G", "reward inversion", "cost inversion")
 
@@ -53,10 +53,13 @@ class EpisodeTable:
 
     def __post_init__(self) -> None:
         for name, dtype in _DTYPES.items():
+            given = np.asarray(getattr(self, name))
             try:
-                column = np.asarray(getattr(self, name), dtype)
+                column = given.astype(dtype)
             except (ValueError, TypeError, OverflowError) as error:
                 raise FormatError(f"column '{name}' cannot be read as {dtype.__name__}: {error}") from None
+            if dtype is np.int64 and given.dtype.kind == "f" and (given != column).any():
+                raise FormatError(f"column '{name}' must hold whole numbers")
             if column.shape != (len(self.task),):
                 raise FormatError(f"column '{name}' has shape {column.shape}, expected ({len(self.task)},)")
             if dtype is np.float64 and not np.isfinite(column).all():
@@ -66,9 +69,7 @@ class EpisodeTable:
             raise FormatError("thresholds and costs must be ≥ 0")
         keys = set(zip(*(getattr(self, name).tolist() for name in COLUMNS[:5]), strict=True))
         if len(keys) != len(self):
-            raise FormatError(
-                f"{len(self) - len(keys)} rows repeat an episode: {', '.join(COLUMNS[:5])} must differ"
-            )
+            raise FormatError(f"{len(self) - len(keys)} rows repeat an episode: {', '.join(COLUMNS[:5])} must differ")
 
     def __len__(self) -> int:
         return len(self.task)
@@ -80,7 +81,7 @@ class EpisodeTable:
         for row in rows:
             if set(row) != set(COLUMNS):
                 raise FormatError(f"a row has the fields {sorted(row)}, expected {', '.join(COLUMNS)}")
-        return cls(**{name: np.array([row[name] for row in rows], dtype) for name, dtype in _DTYPES.items()})
+        return cls(**{name: np.array([row[name] for row in rows]) for name in COLUMNS})
 
     @classmethod
     def concatenate(cls, tables: Sequence["EpisodeTable"]) -> "EpisodeTable":
@@ -170,10 +171,7 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON for a manifest; NaN becomes null."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("task", "algorithm", "grid", "thresholds", "seeds", "episodes")
-        }
+        plain = {name: getattr(self, name) for name in ("task", "algorithm", "grid", "thresholds", "seeds", "episodes")}
         plain["metrics"] = {
             name: {key: None if math.isnan(value) else value for key, value in vars(estimate).items()}
             for name, estimate in self.metrics.items()
@@ -189,7 +187,7 @@ def violation(cost: np.ndarray, threshold: np.ndarray) -> np.ndarray:
 def is_seen(thresholds: np.ndarray, behaviour_thresholds: Sequence[float]) -> np.ndarray:
     """Which thresholds [C] are behaviour thresholds."""
     behaviour = np.asarray(behaviour_thresholds, np.float64)
-    return np.isclose(np.asarray(thresholds)[:, None], behaviour[None, :]).any(axis=1)
+    return np.any(np.isclose(np.asarray(thresholds)[:, None], behaviour[None, :]), axis=1)
 
 
 def per_threshold(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> list[ThresholdRow]:
@@ -205,14 +203,12 @@ def per_threshold(table: EpisodeTable, behaviour_thresholds: Sequence[float]) ->
                 for moment in (values.mean(), values.std())
             ]
             seeds = len(np.unique(part.seed))
-            rows.append(
-                ThresholdRow(task, algorithm, float(threshold), bool(seen), seeds, len(part), *moments)
-            )
+            rows.append(ThresholdRow(task, algorithm, float(threshold), bool(seen), seeds, len(part), *moments))
     return rows
 
 
 def summarise(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> list[Summary]:
-    """Avg. R, CV, R-G, CV-G and the largest inversions for each task and algorithm, on each grid that fits."""
+    """R, CV, R-G, CV-G and the largest inversions for each task and algorithm, on each grid that fits."""
     summaries = []
     for task, algorithm, group in table.groups():
         seeds, thresholds = np.unique(group.seed), np.unique(group.threshold)
@@ -237,7 +233,7 @@ def summarise(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> lis
 
 
 def grids(thresholds: np.ndarray) -> dict[str, tuple[float, ...]]:
-    """The named grids that lie within the thresholds; "all" beside them unless one of them is exactly that."""
+    """The named grids that lie within the thresholds; "all" beside them unless it is one of them."""
     present = tuple(sorted({float(threshold) for threshold in thresholds}))
     fitting = {name: grid for name, grid in GRIDS.items() if set(grid) <= set(present)}
     return fitting if present in fitting.values() else {"all": present, **fitting}
@@ -248,16 +244,17 @@ def largest_inversion(values: np.ndarray) -> float:
     return float(np.max(np.maximum.accumulate(values) - values))
 
 
-def iqm(values: np.ndarray) -> float:
-    """The interquartile mean: the mean without the lowest and the highest quarter."""
-    ordered = np.sort(np.ravel(values))
-    cut = int(0.25 * ordered.size)
-    return float(ordered[cut : ordered.size - cut].mean())
+def iqm(values: np.ndarray) -> np.ndarray:
+    """The interquartile mean over the last axis: the mean without the lowest and the highest quarter."""
+    ordered = np.sort(values, axis=-1)
+    count = ordered.shape[-1]
+    cut = count // 4
+    return ordered[..., cut : count - cut].mean(axis=-1)
 
 
 def bootstrap_interval(
     strata: Sequence[np.ndarray],
-    statistic: Callable[[np.ndarray], float] = iqm,
+    statistic: Callable[[np.ndarray], np.ndarray] = iqm,
     *,
     level: float = 0.95,
     resamples: int = 2000,
@@ -265,18 +262,15 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """The percentile interval of a statistic of all values, resampled with replacement within each stratum.
 
-    Give one array of independent values (seeds) for each stratum (task). A stratum of one value has no spread to
-    resample: the interval is (NaN, NaN).
+    Give one array of independent values (seeds) for each stratum (task), and a statistic that reduces the last
+    axis. A stratum of one value has no spread to resample: the interval is (NaN, NaN).
     """
     arrays = [np.asarray(stratum, np.float64) for stratum in strata]
     if any(array.size < 2 for array in arrays):
         return math.nan, math.nan
     rng = np.random.default_rng(seed)
-    statistics = [
-        statistic(np.concatenate([array[rng.integers(array.size, size=array.size)] for array in arrays]))
-        for _ in range(resamples)
-    ]
-    low, high = np.quantile(statistics, [(1 - level) / 2, (1 + level) / 2])
+    samples = [array[rng.integers(array.size, size=(resamples, array.size))] for array in arrays]
+    low, high = np.quantile(statistic(np.concatenate(samples, axis=1)), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
@@ -285,22 +279,18 @@ def estimate(values: np.ndarray) -> Estimate:
     if np.isnan(values).any():
         return Estimate(*[math.nan] * 5)
     std = float(values.std(ddof=1)) if values.size > 1 else math.nan
-    return Estimate(float(values.mean()), std, iqm(values), *bootstrap_interval([values]))
+    return Estimate(float(values.mean()), std, float(iqm(values)), *bootstrap_interval([values]))
 
 
-def _seed_means(
-    table: EpisodeTable, values: np.ndarray, seeds: np.ndarray, thresholds: np.ndarray
-) -> np.ndarray:
-    """Means over episodes [S, C]; a seed without episodes at a threshold would tilt every average, and is refused."""
+def _seed_means(table: EpisodeTable, values: np.ndarray, seeds: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Means over episodes [S, C]; a seed that lacks a threshold would tilt every average, and is refused."""
     row, column = np.searchsorted(seeds, table.seed), np.searchsorted(thresholds, table.threshold)
     cell, shape = row * len(thresholds) + column, (len(seeds), len(thresholds))
     counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     if (counts == 0).any():
         missing_seed, missing_threshold = np.argwhere(counts == 0)[0]
         where = f"seed {seeds[missing_seed]} has no episode at threshold {thresholds[missing_threshold]:g}"
-        raise FormatError(
-            f"{table.task[0]} {table.algorithm[0]}: {where}; evaluate every seed on every threshold"
-        )
+        raise FormatError(f"{table.task[0]} {table.algorithm[0]}: {where}; evaluate every seed on every threshold")
     return np.bincount(cell, values, minlength=counts.size).reshape(shape) / counts
 
 

@@ -78,15 +78,11 @@ def read(path: PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")], "header")
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("manifest"), str):
-        raise FormatError(
-            "a safetensors file without a policy manifest; export the policy with `ccpo export`"
-        )
+        raise FormatError("a safetensors file without a policy manifest; export the policy with `ccpo export`")
     manifest = parse_json(metadata["manifest"], "manifest")
     for name, entry in header.items():
         if not ARRAY_NAME.fullmatch(name) or not isinstance(entry, dict) or entry.get("dtype") != "F32":
-            raise FormatError(
-                f"unexpected array {name!r:.60}; a policy holds float32 layers and statistics only"
-            )
+            raise FormatError(f"unexpected array {name!r:.60}; a policy holds float32 layers and statistics only")
     try:
         return safetensors.numpy.load(data), manifest
     except (SafetensorError, ValueError) as error:
@@ -113,9 +109,7 @@ def checked_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
         raise FormatError(f"the manifest has unknown fields {sorted(unknown)!r:.60}")
     for name, kind in FIELD_KINDS.items():
         if name not in copy or not isinstance(copy[name], kind):
-            raise FormatError(
-                f"the manifest's '{name}' is missing or of the wrong kind: {copy.get(name)!r:.60}"
-            )
+            raise FormatError(f"the manifest's '{name}' is missing or of the wrong kind: {copy.get(name)!r:.60}")
     _check_increasing(copy["behaviour_thresholds"], "behaviour_thresholds")
     if copy["calibration"] is not None:
         requested, dial = copy["calibration"].get("requested"), copy["calibration"].get("dial")
@@ -138,13 +132,9 @@ def parse_dataclass(cls: type[T], data: dict[str, Any], where: str) -> T:
 def checked_env(env: EnvSpec) -> EnvSpec:
     """The environment's specification, with plausible sizes and an action box that is not empty."""
     low, high = env.action_low, env.action_high
-    plausible = (
-        isinstance(env.task, str) and are_numbers(low) and are_numbers(high) and 0 < len(low) == len(high)
-    )
+    plausible = isinstance(env.task, str) and are_numbers(low) and are_numbers(high) and 0 < len(low) == len(high)
     if not plausible or not all(type(n) is int and n > 0 for n in (env.observation_size, env.episode_length)):
-        raise FormatError(
-            "the manifest's 'env' needs a task, sizes above 0 and action bounds of equal length"
-        )
+        raise FormatError("the manifest's 'env' needs a task, sizes above 0 and action bounds of equal length")
     if not all(a < b for a, b in zip(low, high, strict=True)):
         raise FormatError(f"the manifest's action_low {low!r:.60} must be below action_high {high!r:.60}")
     return env

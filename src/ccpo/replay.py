@@ -41,7 +41,9 @@ def insert(replay: Replay, rollout: Transition) -> Replay:
     """Write a rollout [T, E, …] at the head."""
     slots, steps = replay.data.reward.shape[0], rollout.reward.shape[0]
     data = jax.tree.map(
-        lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, replay.head, axis=0), replay.data, rollout
+        lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, replay.head, axis=0),
+        replay.data,
+        rollout,
     )
     return Replay(data, (replay.head + steps) % slots, jnp.minimum(replay.filled + steps, slots))
 
@@ -52,7 +54,7 @@ def sample_windows(replay: Replay, key: Array, *, batch: int, nstep: int) -> Tra
     age_key, lane_key = jax.random.split(key)
     age = jax.random.randint(age_key, (batch,), nstep, replay.filled + 1)
     lane = jax.random.randint(lane_key, (batch,), 0, lanes)
-    slot = (replay.head - age + jnp.arange(nstep)[:, None]) % slots
+    slot = (replay.head - age[None, :] + jnp.arange(nstep)[:, None]) % slots
     return jax.tree.map(lambda ring: ring[slot, lane[None, :]], replay.data)
 
 

@@ -1,7 +1,7 @@
 """The run folder: resolved settings, manifest, progress, evaluation and checkpoints; every file is written atomically.
 
-    runs/ccpo-BallCircle/seed-000-20260101-120000/
-        config.json  manifest.json  progress.csv  progress.jsonl  eval.csv  checkpoints/step_000012000/
+runs/ccpo-BallCircle/seed-000-20260101-120000/
+    config.json  manifest.json  progress.csv  progress.jsonl  eval.csv  checkpoints/step_000012000/
 """
 
 import csv
@@ -108,7 +108,9 @@ class Run:
     def config(self) -> dict[str, Any]:
         content = read_json(self.config_path)
         if content.pop("format_version", None) != FORMAT_VERSION:
-            raise FormatError(f"'{self.config_path}' has another format version than {FORMAT_VERSION}; use a matching ccpo")
+            raise FormatError(
+                f"'{self.config_path}' has another format version than {FORMAT_VERSION}; use a matching ccpo"
+            )
         return content
 
     @contextmanager
@@ -128,7 +130,9 @@ class Run:
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoints_path / f"step_{step:09d}"
 
-    def save_checkpoint(self, step: int, groups: Mapping[str, dict[str, np.ndarray]], info: Mapping[str, Any], *, keep: int) -> None:
+    def save_checkpoint(
+        self, step: int, groups: Mapping[str, dict[str, np.ndarray]], info: Mapping[str, Any], *, keep: int
+    ) -> None:
         """Write `<group>.safetensors` for each group and `checkpoint.json`, then drop all but the newest `keep`."""
         final = self.checkpoint_path(step)
         temporary = self.checkpoints_path / f".{final.name}.tmp"

@@ -53,9 +53,7 @@ class NetConfig:
         for name, allowed in (("distribution", _HAS_SCALE_HEAD), ("activation", _ACTIVATIONS)):
             value = getattr(self, name)
             if not isinstance(value, str) or value not in allowed:
-                raise ConfigError(
-                    f"{name} {value!r:.60} is unknown; {did_you_mean(str(value)[:60], allowed)}"
-                )
+                raise ConfigError(f"{name} {value!r:.60} is unknown; {did_you_mean(str(value)[:60], allowed)}")
         if not isinstance(self.conditioned, bool):
             raise ConfigError(f"conditioned must be true or false, not {self.conditioned!r:.60}")
         for name in ("threshold_low", "threshold_high", "std_min", "std_max", "exploration_noise"):
@@ -85,9 +83,7 @@ class PolicyNet:
 
     def __init__(self, arrays: Mapping[str, Array], config: NetConfig) -> None:
         self.config = config
-        self.arrays = {
-            name: np.ascontiguousarray(array, np.float32) for name, array in sorted(arrays.items())
-        }
+        self.arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in sorted(arrays.items())}
         self._obs_mean, self._obs_std = self._vector("obs_mean"), self._vector("obs_std")
         self._log_std = self._vector("log_std") if config.distribution == "gaussian_linear" else None
         self.observation_size = self._obs_mean.size
@@ -96,9 +92,7 @@ class PolicyNet:
         outputs = self._last_layer[1].size
         heads = 2 if _HAS_SCALE_HEAD[config.distribution] else 1
         if outputs % heads:
-            raise FormatError(
-                f"the last layer has {outputs} outputs, expected a mean and a scale for each action"
-            )
+            raise FormatError(f"the last layer has {outputs} outputs, expected a mean and a scale for each action")
         self.action_size = outputs // heads
         self._check_sizes()
         self._activate = _ACTIVATIONS[config.activation]
@@ -163,16 +157,12 @@ class PolicyNet:
 
     def _check_sizes(self) -> None:
         if self._obs_std.size != self.observation_size:
-            raise FormatError(
-                f"array 'obs_std' {_describe(self._obs_std)}, expected ({self.observation_size},)"
-            )
+            raise FormatError(f"array 'obs_std' {_describe(self._obs_std)}, expected ({self.observation_size},)")
         if self._log_std is not None and self._log_std.size != self.action_size:
             raise FormatError(f"array 'log_std' {_describe(self._log_std)}, expected ({self.action_size},)")
         expected = 2 + 2 * (len(self._hidden_layers) + 1) + (self._log_std is not None)
         if len(self.arrays) != expected:
-            raise FormatError(
-                f"{expected} arrays expected, {len(self.arrays)} given: {', '.join(self.arrays):.200}"
-            )
+            raise FormatError(f"{expected} arrays expected, {len(self.arrays)} given: {', '.join(self.arrays):.200}")
 
 
 class _ClassOnly:
@@ -183,9 +173,7 @@ class _ClassOnly:
 
 
 def _refuse_instance(path: PathLike) -> "Policy":
-    raise CCPOError(
-        "load was called on a policy, which would stay as it is; write: policy = Policy.load(path)"
-    )
+    raise CCPOError("load was called on a policy, which would stay as it is; write: policy = Policy.load(path)")
 
 
 class Policy:
@@ -241,9 +229,7 @@ class Policy:
             arrays, manifest = policy_file.read(path)
             policy = cls(arrays, manifest)
             if policy.manifest["checksum"] != manifest.get("checksum"):
-                raise FormatError(
-                    "the checksum does not match: the file was damaged or edited; export it again"
-                )
+                raise FormatError("the checksum does not match: the file was damaged or edited; export it again")
         except (FormatError, ConfigError) as error:
             raise FormatError(f"cannot load policy {str(path)!r}: {error}") from None
         return policy
@@ -277,14 +263,10 @@ class Policy:
             if deterministic:
                 action = self.net.mean(obs, threshold)
             else:
-                noise = (rng or self._rng).standard_normal(
-                    (*obs.shape[:-1], self.net.action_size), np.float32
-                )
+                noise = (rng or self._rng).standard_normal((*obs.shape[:-1], self.net.action_size), np.float32)
                 action = self.net.sample(obs, threshold, noise)
             if not np.isfinite(action).all():
-                raise NumericalError(
-                    "the action is not finite: weights or threshold are too large for float32"
-                )
+                raise NumericalError("the action is not finite: weights or threshold are too large for float32")
             # clipped in the environment's units, so that rounding cannot leave the box either
             scaled = self._action_low + (action + ONE) * self._action_half_range
             return _clip(scaled, self._action_low, self._action_high)
@@ -295,9 +277,7 @@ class Policy:
         if array is None or array.ndim not in (1, 2) or array.shape[-1] != size:
             raise FormatError(f"obs {_describe(obs)}, expected numbers of shape ({size},) or (N, {size})")
         if not np.isfinite(array).all():
-            raise NumericalError(
-                "obs holds NaN or infinity; check the sensor or the environment before acting"
-            )
+            raise NumericalError("obs holds NaN or infinity; check the sensor or the environment before acting")
         return array
 
     def _checked_threshold(self, threshold: Array, shape: tuple[int, ...]) -> Any:
@@ -313,9 +293,7 @@ class Policy:
         if not valid:
             raise ThresholdError(f"threshold is {_range_text(threshold)}; give a finite cost limit ≥ 0")
         if given_shape not in ((), shape):
-            raise FormatError(
-                f"threshold has shape {given_shape}, expected () or {shape}: one for each observation"
-            )
+            raise FormatError(f"threshold has shape {given_shape}, expected () or {shape}: one for each observation")
         return threshold
 
     def _warn_outside_range(self, threshold: Any) -> None:
@@ -332,9 +310,7 @@ class Policy:
         """The dial setting of the largest calibrated request ≤ threshold: nothing is known in between."""
         calibration = self.manifest["calibration"]
         if calibration is None:
-            raise ThresholdError(
-                "this policy is not calibrated; run `ccpo calibrate` on it, or use calibrated=False"
-            )
+            raise ThresholdError("this policy is not calibrated; run `ccpo calibrate` on it, or use calibrated=False")
         requested = np.asarray(calibration["requested"], np.float32)
         position = np.searchsorted(requested, np.asarray(threshold, np.float32), side="right") - 1
         if np.any(position < 0):
@@ -346,9 +322,7 @@ class Policy:
         given = (self.net.observation_size, self.net.action_size)
         expected = (self.env.observation_size, self.env.action_size)
         if given != expected:
-            raise FormatError(
-                f"the net has (observation, action) sizes {given}, the manifest's env {expected}"
-            )
+            raise FormatError(f"the net has (observation, action) sizes {given}, the manifest's env {expected}")
         for name, array in self.net.arrays.items():
             if not np.isfinite(array).all():
                 raise FormatError(f"array '{name}' holds NaN or infinity")

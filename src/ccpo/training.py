@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -17,11 +18,12 @@ import numpy as np
 
 from ccpo import replay as replays
 from ccpo import trees
-from ccpo.config import Settings, setting
+from ccpo.config import Settings, as_dict, setting
 from ccpo.envs.registry import EnvFactory
 from ccpo.envs.workers import Collector, Order, Rollout
 from ccpo.errors import ConfigError, FormatError, NumericalError
-from ccpo.runs import ProgressLog, Run
+from ccpo.runs import ProgressLog, Run, versions
+from ccpo.runtime import Policy
 from ccpo.types import Acting, Episode, EnvSpec, Experience, Problem
 
 
@@ -31,8 +33,12 @@ class LoopConfig(Settings):
 
     steps: int = setting(200_000, "environment steps in all", low=1)
     seed: int = setting(0, "seed of everything random in the run", low=0, high=2**31 - 1)
-    behaviour_thresholds: tuple[float, ...] = setting((), "thresholds under which data is collected; empty: the task's own", low=0)
-    threshold_range: tuple[float, ...] = setting((), "lowest and highest threshold to serve; empty: the task's own", low=0)
+    behaviour_thresholds: tuple[float, ...] = setting(
+        (), "thresholds under which data is collected; empty: the task's own", low=0
+    )
+    threshold_range: tuple[float, ...] = setting(
+        (), "lowest and highest threshold to serve; empty: the task's own", low=0
+    )
     lanes_per_threshold: int = setting(2, "environments for each behaviour threshold", low=1, high=1000)
     deployed_lanes: int = setting(1, "how many of these act as deployed (deterministic); the rest explore", low=0)
     rollout_length: int = setting(0, "steps of each environment an iteration; 0: one episode", low=0)
@@ -40,7 +46,9 @@ class LoopConfig(Settings):
     replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
     checkpoint_every: int = setting(20_000, "environment steps between checkpoints", low=1)
     keep_checkpoints: int = setting(2, "how many checkpoints are kept", low=1)
-    workers: int = setting(0, "worker processes; 0: collect in this process, beside the compiled learner", low=0, high=256)
+    workers: int = setting(
+        0, "worker processes; 0: collect in this process, beside the compiled learner", low=0, high=256
+    )
 
     def validate(self) -> None:
         thresholds, limits = self.behaviour_thresholds, self.threshold_range
@@ -51,7 +59,9 @@ class LoopConfig(Settings):
         if thresholds and limits and not (limits[0] <= thresholds[0] and thresholds[-1] <= limits[1]):
             raise ConfigError(f"behaviour_thresholds={thresholds} must lie in threshold_range={limits}")
         if self.deployed_lanes > self.lanes_per_threshold:
-            raise ConfigError(f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}")
+            raise ConfigError(
+                f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}"
+            )
 
 
 def make_problem(spec: EnvSpec, loop: LoopConfig) -> Problem:
@@ -70,7 +80,9 @@ class Progress(NamedTuple):
     steps: int
     total: int
     episodes: list[Episode]
-    metrics: dict[str, float]
+    row: dict[str, float]
+    """The row of `progress.csv`."""
+    run_path: Path
 
 
 Display = Callable[[Progress], None]
@@ -123,7 +135,11 @@ class Trainer:
             return
         log = ProgressLog(self.run, upto_step=self.steps)
         workers = Collector(
-            self.factory, self.problem, seed=self.loop.seed, steps=self.schedule.rollout, workers=self.loop.workers
+            self.factory,
+            self.problem,
+            seed=self.loop.seed,
+            steps=self.schedule.rollout,
+            workers=self.loop.workers,
         )
         with workers as collector:
             began = time.perf_counter() - self.seconds
@@ -153,10 +169,12 @@ class Trainer:
         self.iteration += 1
         self.seconds = time.perf_counter() - began
         self.cumulative_cost += float(np.sum(rollout.transition.cost))
-        log.write(self._row(rollout.episodes, metrics))
+        row = self._row(rollout.episodes, metrics)
+        log.write(row)
         if self.schedule.checkpoints_after(self.iteration - 1):
             self.save()
-        display(Progress(self.steps, self.schedule.iterations * self.schedule.steps_each, rollout.episodes, metrics))
+        total = self.schedule.iterations * self.schedule.steps_each
+        display(Progress(self.steps, total, rollout.episodes, row, self.run.path))
         return following
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
@@ -176,7 +194,10 @@ class Trainer:
         row["rollout/cumulative_cost"] = self.cumulative_cost
         row |= _means("rollout", episodes)
         for threshold in self.problem.behaviour_thresholds:
-            row |= _means(f"rollout/threshold_{threshold:g}", [e for e in episodes if e.threshold == np.float32(threshold)])
+            row |= _means(
+                f"rollout/threshold_{threshold:g}",
+                [e for e in episodes if e.threshold == np.float32(threshold)],
+            )
         return row | metrics
 
     def save(self) -> None:
@@ -193,6 +214,24 @@ class Trainer:
             "seconds": self.seconds,
         }
         self.run.save_checkpoint(self.steps, groups, info, keep=self.loop.keep_checkpoints)
+        self.policy().save(self.run.path / "policy.safetensors")
+
+    def policy(self) -> Policy:
+        """The deployable policy as it stands now."""
+        acting = self.algorithm.acting(self.config, self.problem, self.state)
+        return Policy.create(
+            acting.deploy,
+            acting.net,
+            self.problem.spec,
+            algorithm=self.algorithm.__name__.rpartition(".")[2],
+            behaviour_thresholds=self.problem.behaviour_thresholds,
+            versions=versions(),
+            training={
+                **as_dict(self.loop, self.config),
+                "steps_done": self.steps,
+                "seconds": round(self.seconds, 1),
+            },
+        )
 
     def restore(self) -> None:
         """Continue from the run's newest checkpoint."""
@@ -212,7 +251,14 @@ class Trainer:
 
 
 def learn(
-    algorithm: ModuleType, config: Any, problem: Problem, state: Any, replay: Any, rollout: Any, statistics: Any, progress: Any
+    algorithm: ModuleType,
+    config: Any,
+    problem: Problem,
+    state: Any,
+    replay: Any,
+    rollout: Any,
+    statistics: Any,
+    progress: Any,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """The compiled part of an iteration: store the rollout, then let the algorithm learn from all there is."""
     replay = replays.insert(replay, rollout)
@@ -222,6 +268,10 @@ def learn(
 
 def _means(prefix: str, episodes: list[Episode]) -> dict[str, float]:
     if not episodes:
-        return {f"{prefix}/ep_rew_mean": math.nan, f"{prefix}/ep_cost_mean": math.nan, f"{prefix}/ep_len_mean": math.nan}
+        return {
+            f"{prefix}/ep_rew_mean": math.nan,
+            f"{prefix}/ep_cost_mean": math.nan,
+            f"{prefix}/ep_len_mean": math.nan,
+        }
     reward, cost, length = np.mean([(e.reward, e.cost, e.length) for e in episodes], axis=0)
     return {f"{prefix}/ep_rew_mean": reward, f"{prefix}/ep_cost_mean": cost, f"{prefix}/ep_len_mean": length}

@@ -27,7 +27,9 @@ def from_arrays(template: Any, arrays: dict[str, np.ndarray], *, source: str) ->
     expected = to_arrays(template)
     if set(expected) != set(arrays):
         odd = sorted(set(expected) ^ set(arrays))[0]
-        raise FormatError(f"{source} does not fit this run: '{odd}' is missing or unknown; use the run it was written by")
+        raise FormatError(
+            f"{source} does not fit this run: '{odd}' is missing or unknown; use the run it was written by"
+        )
     for name, array in arrays.items():
         want = expected[name]
         if array.shape != want.shape or array.dtype != want.dtype:

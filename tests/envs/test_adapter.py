@@ -81,9 +81,7 @@ def test_cost_fn_sees_the_environment_s_own_step_and_wins(form):
 
 
 def test_missing_cost_is_an_error_that_says_what_to_do():
-    with pytest.raises(
-        EnvError, match=r'Fake: no cost at step 1 of episode 1; put it into info\["cost"\].*cost_fn='
-    ):
+    with pytest.raises(EnvError, match=r'Fake: no cost at step 1 of episode 1; put it into info\["cost"\].*cost_fn='):
         half(adapt(Fake(form="none")))
 
 
@@ -154,9 +152,7 @@ def test_action_spaces_that_are_no_finite_box_are_errors(space):
         (spaces.Box(-9.0, 9.0, ()), np.array(5.0), [5.0]),
         (spaces.Discrete(3), 1, [0.0, 1.0, 0.0]),
         (
-            spaces.Dict(
-                a=spaces.Discrete(2), b=spaces.Tuple([spaces.Box(-9.0, 9.0, (2,)), spaces.MultiBinary(1)])
-            ),
+            spaces.Dict(a=spaces.Discrete(2), b=spaces.Tuple([spaces.Box(-9.0, 9.0, (2,)), spaces.MultiBinary(1)])),
             {"a": 1, "b": (np.array([3.0, 4.0]), np.array([1]))},
             [0.0, 1.0, 3.0, 4.0, 1.0],
         ),
@@ -173,9 +169,7 @@ def test_observations_are_flattened(space, sample, flat):
 
 def test_observations_that_cannot_be_flattened_are_errors():
     graph = spaces.Dict(a=spaces.Graph(spaces.Box(0, 1, (1,)), None))
-    with pytest.raises(
-        EnvError, match=r"observations must be a Box, a Discrete space, or a Dict or Tuple of them"
-    ):
+    with pytest.raises(EnvError, match=r"observations must be a Box, a Discrete space, or a Dict or Tuple of them"):
         adapt(Fake(observation_space=graph))
 
 
@@ -205,9 +199,7 @@ def test_values_that_are_not_finite_are_located(quantity, bad):
     else:
         fake.answers[quantity] = bad
     place = r"observation\[1\]" if quantity == "observation" else quantity
-    with pytest.raises(
-        NumericalError, match=rf"^Fake: {place} is {bad} at step 2 of episode 2; values must be finite"
-    ):
+    with pytest.raises(NumericalError, match=rf"^Fake: {place} is {bad} at step 2 of episode 2; values must be finite"):
         env.step(np.zeros(1, np.float32))
 
 
@@ -245,9 +237,7 @@ def test_impossible_lengths_are_errors(env, length, message):
         adapt(env, episode_length=length)
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda env: env, lambda env: TimeLimit(env, 3), lambda env: TimeLimit(env, 5)]
-)
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TimeLimit(env, 3), lambda env: TimeLimit(env, 5)])
 def test_episodes_are_truncated_at_their_length_with_or_without_an_inner_limit(wrap):
     env = adapt(wrap(Fake()), episode_length=3)
     for _ in range(2):
@@ -272,7 +262,5 @@ def test_seeds_are_passed_on_and_close_reaches_the_environment():
 
 
 def test_what_is_no_environment_is_an_error():
-    with pytest.raises(
-        EnvError, match=r"Fake: a gymnasium.Env is needed, not list; return one from the factory"
-    ):
+    with pytest.raises(EnvError, match=r"Fake: a gymnasium.Env is needed, not list; return one from the factory"):
         adapt([1])

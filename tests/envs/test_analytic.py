@@ -18,9 +18,7 @@ HORIZON, SCALE = 6, 2.5
 SHARES = [0.1, 0.4, 0.7, 0.95, 1.5]
 NOISE, NOISE_WEIGHTS = np.polynomial.legendre.leggauss(5)
 LINE = np.linspace(-1.0, 1.0, 201)[:, None]
-PLANE = np.stack(np.meshgrid(np.linspace(-1, 1, 81), np.linspace(-1, 1, 21), indexing="ij"), -1).reshape(
-    -1, 2
-)
+PLANE = np.stack(np.meshgrid(np.linspace(-1, 1, 81), np.linspace(-1, 1, 21), indexing="ij"), -1).reshape(-1, 2)
 
 
 def static(t, x, a, w):
@@ -76,9 +74,7 @@ def tabulate(model, t, grid, actions):
     entries = [(alive * mean * (1 - share), rows, lower)]
     if len(grid) > 1:
         entries.append((alive * mean * share, rows, lower + 1))
-    values, rows, columns = (
-        np.concatenate([part.ravel() for part in parts]) for parts in zip(*entries, strict=True)
-    )
+    values, rows, columns = (np.concatenate([part.ravel() for part in parts]) for parts in zip(*entries, strict=True))
     matrix = csr_array((values, (rows, columns)), shape=(shape[0] * shape[1], shape[0]))
     return reward @ mean, cost @ mean, matrix
 
@@ -95,10 +91,35 @@ def dual_bounds(name, thresholds):
         return np.interp(starts, grid, value).mean() + multiplier * threshold
 
     options = {"xatol": 1e-4}
-    return [
-        minimize_scalar(dual, bounds=(0, 5), args=(e,), method="bounded", options=options).fun
-        for e in thresholds
-    ]
+    return [minimize_scalar(dual, bounds=(0, 5), args=(e,), method="bounded", options=options).fun for e in thresholds]
+
+
+@pytest.mark.parametrize("name", ANALYTIC_ENVS)
+def test_the_models_of_these_tests_are_the_environments(name):
+    env, (model, *_) = ANALYTIC_ENVS[name](HORIZON, SCALE), MODELS[name]
+    shows_state = name in ("DriftBudget", "MomentumBudget", "BalanceBudget")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        obs, _ = env.reset()
+        for t in range(HORIZON):
+            action, noise = rng.uniform(-1.0, 1.0, env.action_size), rng.uniform(-1.0, 1.0)
+            env._uniform = lambda noise=noise: noise
+            expected = [float(v) for v in model(t, float(obs[-1]), action, noise)]
+            obs, reward, terminated, truncated, info = env.step(action)
+            assert (reward, info["cost"]) == pytest.approx(expected[1:3], abs=1e-5)
+            assert not shows_state or obs[-1] == pytest.approx(expected[0], abs=1e-5)
+            assert terminated == (not expected[3])
+            assert truncated == (not terminated and t == HORIZON - 1)
+            if terminated:
+                break
+
+
+@pytest.mark.parametrize(("name", "half_width"), [("DriftBudget", 1), ("MomentumBudget", 1), ("BalanceBudget", 0.5)])
+def test_start_states_are_uniform(name, half_width):
+    env = ANALYTIC_ENVS[name]()
+    starts = np.array([env.reset(seed=seed)[0][-1] for seed in range(1000, 1300)]) / half_width
+    quantiles = np.quantile(starts, [0.0, 0.25, 0.5, 0.75, 1.0])
+    np.testing.assert_allclose(quantiles, [-1.0, -0.5, 0.0, 0.5, 1.0], atol=0.15)
 
 
 @pytest.mark.parametrize("name", ANALYTIC_ENVS)
@@ -128,7 +149,7 @@ def test_the_optimal_policy_attains_the_closed_form(name, horizon, cost_scale, s
     env = ANALYTIC_ENVS[name](horizon, cost_scale)
     threshold = share * env.max_cost
     is_noisy = name in ("DriftBudget", "MomentumBudget")
-    episodes = np.array([roll(env, threshold, seed) for seed in range(100 if is_noisy else 2)])
+    episodes = np.array([roll(env, threshold, seed) for seed in range(50 if is_noisy else 2)])
     expected = np.array([env.optimal_return(threshold), env.optimal_cost(threshold)])
     standard_error = episodes.std(axis=0) / np.sqrt(len(episodes))
     assert (abs(episodes.mean(axis=0) - expected) <= 4.0 * standard_error + 1e-5 * expected).all()
@@ -188,16 +209,23 @@ def test_late_budget_spends_late(threshold):
     assert (env.cost_weights * threshold / env.max_cost)[:50].sum() < 0.04 * threshold
 
 
-def test_balance_budget_ends_early_when_it_falls_and_only_then():
-    env = analytic.BalanceBudget(horizon=50)
-    env.reset(seed=0)
-    for step in range(1, 51):
-        _, reward, terminated, truncated, info = env.step(np.array([0.5, 1.0]))
-        assert (reward, info["cost"]) == (0.5, 0.25)
-        if terminated:
-            break
-    assert step < 10
-    assert not truncated
+def test_balance_budget_ends_early_when_it_falls_even_at_the_last_step():
+    for horizon in (50, 5):
+        env = analytic.BalanceBudget(horizon)
+        env._uniform = lambda: 0.5
+        env.reset()
+        outcomes = [env.step(np.array([0.5, -0.2])) for _ in range(5)]
+        assert [outcome[2:4] for outcome in outcomes] == [(False, False)] * 4 + [(True, False)]
+        assert outcomes[-1][1] == 0.5
+        assert outcomes[-1][4] == {"cost": 0.25}
+
+
+def test_the_optimal_balance_stays_within_the_noise():
+    env = analytic.BalanceBudget()
+    obs, _ = env.reset(seed=0)
+    for _ in range(100):
+        obs = env.step(env.optimal_action(obs, 60.0))[0]
+        assert abs(obs[0]) <= 0.2 + 1e-6
 
 
 def test_falling_over_costs_more_return_than_it_saves_cost():
@@ -209,9 +237,7 @@ def test_falling_over_costs_more_return_than_it_saves_cost():
 def test_the_noise_alone_costs_and_a_smaller_threshold_is_refused():
     env = analytic.DriftBudget()
     assert env.min_cost == pytest.approx(100 * 0.2**2 / 3)
-    with pytest.raises(
-        ThresholdError, match=r"threshold 1.0 cannot be met in DriftBudget: .* at least 1.33333"
-    ):
+    with pytest.raises(ThresholdError, match=r"threshold 1.0 cannot be met in DriftBudget: .* at least 1.33333"):
         env.optimal_return(1.0)
     for bad in (-1.0, np.nan, np.inf):
         with pytest.raises(ThresholdError, match="cannot be met in StaticBudget"):

@@ -35,12 +35,16 @@ class Config(Settings):
     horizon: str = setting("endless", "what critics sum up and which q_threshold belongs to it", choices=HORIZONS)
     discount: float = setting(0.97, "γ of both critics", low=0, high=1)
     nstep: int = setting(2, "steps of reward and cost before a target bootstraps", low=1, high=100)
-    target_rate: float = setting(0.05, "τ: the share of the critics that their targets take over at each update", above=0, high=1)
+    target_rate: float = setting(
+        0.05, "τ: the share of the critics that their targets take over at each update", above=0, high=1
+    )
     batch: int = setting(256, "transitions an update for the critics", low=1)
     conditions: int = setting(4, "thresholds an update for E- and M-step", low=1)
     states: int = setting(64, "states for each of these thresholds", low=1)
     action_samples: int = setting(16, "K: actions for each state", low=2)
-    recent_episodes: float = setting(10.0, "E-step states come from this many newest episode lengths of each lane", above=0)
+    recent_episodes: float = setting(
+        10.0, "E-step states come from this many newest episode lengths of each lane", above=0
+    )
     updates_per_step: float = setting(0.2, "gradient updates for each environment step", above=0)
     refresh_updates: int = setting(60, "π_old is refreshed after this many updates", low=1)
     actor_rate: float = setting(5e-4, "Adam's rate for the actor", above=0)
@@ -48,16 +52,26 @@ class Config(Settings):
     estep_kl_bound: float = setting(0.02, "κ: trust region of the E-step", above=0)
     mstep_kl_mean_bound: float = setting(0.005, "trust region of the M-step's mean, for each threshold", above=0)
     mstep_kl_std_bound: float = setting(0.0005, "trust region of the M-step's scale, for each threshold", above=0)
-    mstep_multiplier_rate: float = setting(0.01, "Adam's rate for the multipliers of these two bounds", above=0)
+    mstep_multiplier_rate: float = setting(
+        0.01, "rate, in the logarithm, of the multipliers of these two bounds", above=0
+    )
     mstep_knots: int = setting(7, "knots of these multipliers over the threshold range", low=2)
     multiplier_max: float = setting(100.0, "λ_max: where the E-step gives up on the reward", above=0)
     temperature_min: float = setting(1e-5, "η_min", above=0)
     pretrain_share: float = setting(0.3, "share of the run on behaviour thresholds only", low=0, high=1)
-    unseen_share: float = setting(0.7, "fine-tuning: share of E- and M-step thresholds drawn from the whole range", low=0, high=1)
-    relabel_share: float = setting(0.5, "fine-tuning: share of critic targets with a threshold drawn from the whole range", low=0, high=1)
-    feedback_rate: float = setting(0.0, "rate at which measured episodic costs correct q_threshold; 0 is off", low=0, high=1)
+    unseen_share: float = setting(
+        0.7, "fine-tuning: share of E- and M-step thresholds drawn from the whole range", low=0, high=1
+    )
+    relabel_share: float = setting(
+        0.5, "fine-tuning: share of critic targets with a threshold drawn from the whole range", low=0, high=1
+    )
+    feedback_rate: float = setting(
+        0.0, "rate at which measured episodic costs correct q_threshold; 0 is off", low=0, high=1
+    )
     violation_margin: float = setting(0.0, "safety margin in standard deviations of measured episodic cost", low=0)
-    average_rate: float = setting(0.0, "rate of the averaged actor that is deployed; 0 deploys the actor itself", low=0, high=1)
+    average_rate: float = setting(
+        0.0, "rate of the averaged actor that is deployed; 0 deploys the actor itself", low=0, high=1
+    )
     normalise_observations: bool = setting(False, "running normalisation of observations")
 
 
@@ -72,7 +86,6 @@ class State(NamedTuple):
     actor_opt: optax.OptState
     critic_opt: optax.OptState
     kl_multipliers: mstep.KLMultipliers
-    kl_multipliers_opt: optax.OptState
     normaliser: normaliser.Normaliser
     reward_unit: Array
     cost_bias: Array
@@ -88,8 +101,11 @@ def init(config: Config, problem: Problem, key: Array) -> State:
     spec = problem.spec
     actor_key, reward_key, cost_key, key = jax.random.split(key, 4)
     actor = networks.init_actor(actor_key, spec.observation_size + 1, spec.action_size, hidden=config.hidden)
-    critic = {"reward": _init_critic(config, problem, reward_key), "cost": _init_critic(config, problem, cost_key)}
-    multipliers = mstep.init_multipliers(config.mstep_knots, value=1.0)
+    critic = {
+        "reward": _init_critic(config, problem, reward_key),
+        "cost": _init_critic(config, problem, cost_key),
+    }
+    multipliers = mstep.init_multipliers(config.mstep_knots, value=10.0)
     per_threshold = jnp.zeros(len(problem.behaviour_thresholds))
     state = State(
         actor=actor,
@@ -100,7 +116,6 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         actor_opt=optax.adam(config.actor_rate).init(actor),
         critic_opt=optax.adam(config.critic_rate).init(critic),
         kl_multipliers=multipliers,
-        kl_multipliers_opt=optax.adam(config.mstep_multiplier_rate).init(multipliers),
         normaliser=normaliser.init(spec.observation_size),
         reward_unit=jnp.ones(()),
         cost_bias=per_threshold,
@@ -130,7 +145,9 @@ def horizon(config: Config, problem: Problem) -> Horizon:
     return Horizon(config.horizon, problem.spec.episode_length, config.discount)
 
 
-def act(config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None) -> Array:
+def act(
+    config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None
+) -> Array:
     """The deployed action for observations [N, O] under thresholds [N]: the mean, or a sample of π if a key is given."""
     params = state.actor if key is not None else deployed_actor(config, state)
     mean, std = policy(problem, params, state.normaliser(obs), threshold)
@@ -164,7 +181,9 @@ def update(config: Config, problem: Problem, state: State, experience: Experienc
     return state, metrics | jax.tree.map(jnp.mean, history)
 
 
-def step(config: Config, problem: Problem, experience: Experience, state: State, _: None = None) -> tuple[State, dict[str, Array]]:
+def step(
+    config: Config, problem: Problem, experience: Experience, state: State, _: None = None
+) -> tuple[State, dict[str, Array]]:
     """One gradient update: critics, E-step for a set of thresholds, M-step over all of them, targets."""
     key, *keys = jax.random.split(state.key, 4)
     state = state._replace(key=key)
@@ -374,7 +393,14 @@ def update_policy(
 
 
 def _mstep(
-    config: Config, problem: Problem, state: State, obs: Array, condition: Array, *, action: Array, weights: Array
+    config: Config,
+    problem: Problem,
+    state: State,
+    obs: Array,
+    condition: Array,
+    *,
+    action: Array,
+    weights: Array,
 ) -> tuple[State, tuple[Array, Array]]:
     low, high = problem.threshold_range
     position = (condition[:, 0] - low) / (high - low)
@@ -398,13 +424,14 @@ def _mstep(
     change, actor_opt = optax.adam(config.actor_rate).update(grads, state.actor_opt)
     divergences = (result.kl_mean, result.kl_std)
     bounds = (config.mstep_kl_mean_bound, config.mstep_kl_std_bound)
-    dual_grads = jax.grad(mstep.multiplier_loss)(state.kl_multipliers, position, divergences, bounds=bounds)
-    dual_change, dual_opt = optax.adam(config.mstep_multiplier_rate).update(dual_grads, state.kl_multipliers_opt)
+    multipliers = [
+        mstep.update_multipliers(log, position, kl, bound=bound, rate=config.mstep_multiplier_rate)
+        for log, kl, bound in zip(state.kl_multipliers, divergences, bounds, strict=True)
+    ]
     state = state._replace(
         actor=optax.apply_updates(state.actor, change),
         actor_opt=actor_opt,
-        kl_multipliers=optax.apply_updates(state.kl_multipliers, dual_change),
-        kl_multipliers_opt=dual_opt,
+        kl_multipliers=mstep.KLMultipliers(*multipliers),
     )
     return state, divergences
 

@@ -23,8 +23,7 @@ _FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiB
 
 
 class CostEnv:
-    """`reset() -> obs` and `step(action) -> (obs, reward, cost, terminated, truncated)` around an
-    environment.
+    """`reset() -> obs` and `step(action) -> (obs, reward, cost, terminated, truncated)` around an environment.
 
     Observations are float32[O]; actions are float32[A] in the policy's units [−1, 1], clipped and scaled to
     the box. The episode is cut at `spec.episode_length`; an episode ends either terminated or truncated,
@@ -40,9 +39,7 @@ class CostEnv:
         cost_fn: CostFn | None = None,
     ):
         if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
-            raise EnvError(
-                f"{task}: a gymnasium.Env is needed, not {type(env).__name__}; return one from the factory"
-            )
+            raise EnvError(f"{task}: a gymnasium.Env is needed, not {type(env).__name__}; return one from the factory")
         low, high = _action_bounds(env.action_space, task)
         self.env = env
         self.spec = EnvSpec(
@@ -162,9 +159,7 @@ def _snapshot(obs: Any) -> Any:
 def _action_bounds(space: spaces.Space, task: str) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of the action box as float32, in the shape that the environment expects."""
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-        raise EnvError(
-            f"{task}: actions must be a Box of real numbers, not {space}; wrap the environment into one"
-        )
+        raise EnvError(f"{task}: actions must be a Box of real numbers, not {space}; wrap the environment into one")
     low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise EnvError(f"{task}: the action Box must have finite bounds, not {space}; bound it in a wrapper")
@@ -194,9 +189,7 @@ def _episode_length(env: gymnasium.Env, task: str, requested: int | None) -> int
     declared = getattr(getattr(env, "spec", None), "max_episode_steps", None)
     length = requested if requested is not None else enforced or declared
     if length is None:
-        raise EnvError(
-            f"{task}: the episode length is unknown; give episode_length=… (steps until truncation)"
-        )
+        raise EnvError(f"{task}: the episode length is unknown; give episode_length=… (steps until truncation)")
     if not isinstance(length, int | np.integer) or length < 1:
         raise EnvError(f"{task}: episode_length={length!r} is not allowed; give a whole number of steps ≥ 1")
     if enforced is not None and length > enforced:

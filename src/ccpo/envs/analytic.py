@@ -79,9 +79,7 @@ class AnalyticEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         # In this order NaN survives the clipping, and is found.
-        reward, cost, terminated = self._advance(
-            [min(max(a, -1.0), 1.0) for a in np.asarray(action).tolist()]
-        )
+        reward, cost, terminated = self._advance([min(max(a, -1.0), 1.0) for a in np.asarray(action).tolist()])
         self._time += 1
         truncated = not terminated and self._time >= self.episode_length
         return self._observe(), reward, terminated, truncated, {"cost": cost}
@@ -259,9 +257,7 @@ class MomentumBudget(ScheduledBudget):
         return np.array([self._progress(), self._speed], np.float32)
 
     def _advance(self, action: list[float]) -> tuple[float, float, bool]:
-        self._speed = (
-            self.inertia * self._speed + (1.0 - self.inertia) * action[0] + self.noise * self._uniform()
-        )
+        self._speed = self.inertia * self._speed + (1.0 - self.inertia) * action[0] + self.noise * self._uniform()
         return self._speed, self.cost_scale * action[0] ** 2, False
 
 
@@ -295,9 +291,7 @@ class BalanceBudget(StaticBudget):
 
     def _advance(self, action: list[float]) -> tuple[float, float, bool]:
         throttle, balance = action
-        self._tilt = (
-            self.instability * self._tilt + balance + self.coupling * throttle + self.noise * self._uniform()
-        )
+        self._tilt = self.instability * self._tilt + balance + self.coupling * throttle + self.noise * self._uniform()
         return throttle, self.cost_scale * throttle**2, abs(self._tilt) > 1.0
 
 

@@ -1,11 +1,9 @@
-"""Bullet-Safety-Gym's Circle and Run tasks with lean steps: the same numbers, bit for bit, several times faster.
+"""Bullet-Safety-Gym's Circle and Run tasks with lean steps: the same numbers bit for bit, in less time.
 
-The installed package builds the world and resets it; between resets `BulletEnv` talks to the simulator itself.
+The installed package builds the world and resets it; in between, `BulletEnv` talks to the simulator itself.
 """
 
-import ctypes
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from ccpo.envs.bullet_parts import GOALS, ROBOTS, Circle, Motion, Robot, Run
 from ccpo.errors import ConfigError, EnvError, did_you_mean, require
@@ -42,8 +41,6 @@ BULLET_TASKS: dict[str, BulletTask] = {
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Nothing on stdout and stderr, neither from Python nor from C, and no warnings."""
-    sys.stdout.flush()
-    sys.stderr.flush()
     # A stream without a name: the package looks up a named one in the C library.
     with os.fdopen(os.open(os.devnull, os.O_WRONLY), "w") as void:
         saved = {fd: os.dup(fd) for fd in (1, 2)}
@@ -54,27 +51,28 @@ def _quiet() -> Iterator[None]:
                 warnings.simplefilter("ignore")
                 yield
         finally:
-            ctypes.CDLL(None).fflush(None)
             for fd, original in saved.items():
                 os.dup2(original, fd)
                 os.close(original)
 
 
 @contextmanager
-def _as_global_generator(random: np.random.RandomState) -> Iterator[None]:
-    """Let NumPy's global generator, from which the package draws, continue `random`; then hand it back."""
-    users = np.random.get_state()
-    np.random.set_state(random.get_state())
+def _as_global_generator(stream: np.random.MT19937) -> Iterator[None]:
+    """Let NumPy's global generator, from which the package draws, continue `stream`; then hand it back."""
+    users, users_state = get_bit_generator(), np.random.get_state(legacy=False)
+    set_bit_generator(stream)
     try:
         yield
     finally:
-        random.set_state(np.random.get_state())
-        np.random.set_state(users)
+        set_bit_generator(users)
+        # Exchanging the generator forgets the second of a pair of normal numbers.
+        if users_state["has_gauss"]:
+            np.random.set_state(users_state)
 
 
 @cache
 def _packages() -> tuple[ModuleType, type]:
-    """Pybullet, and the package's builder of environments, changed to load no shapes that are only looked at."""
+    """Pybullet, and the package's builder of environments, told not to load what is only looked at."""
     with _quiet():
         pb = require("pybullet", "bullet")
         require("bullet_safety_gym", "bullet")
@@ -99,10 +97,10 @@ class BulletEnv(gymnasium.Env):
     """One Circle or Run task in a physics client of its own; `info["cost"]` is the cost of a step.
 
     `reset(seed=s)` starts this environment's own stream of random numbers, `reset()` continues it; NumPy's
-    global generator is left as it was. A *fresh* environment and a seed determine every later number. A reset
-    does not restore all that is inside the simulator (with the car and the drone, something survives): the same
-    instance reset again with the same seed may differ in the last bits, and the car soon by much more. Who needs
-    the same numbers again makes a new environment.
+    global generator is left as it was. A *fresh* environment and a seed determine every later number.
+    A reset does not restore all that is inside the simulator: the same instance, reset again with the same
+    seed, may differ in the last bits (seen with the car and the drone), and the car soon by much more. Who
+    needs the same numbers again makes a new environment.
     """
 
     def __init__(self, task: str) -> None:
@@ -112,7 +110,7 @@ class BulletEnv(gymnasium.Env):
         stock_id, self.episode_length = BULLET_TASKS[task]
         pb, builder = _packages()
         # Building draws random numbers, which have no effect in these tasks.
-        with _quiet(), _as_global_generator(np.random.RandomState(0)):
+        with _quiet(), _as_global_generator(np.random.MT19937(0)):
             self._stock = stock = builder(**gymnasium.spec(stock_id).kwargs)
         self.observation_space: gymnasium.Space = stock.observation_space
         self.action_space: gymnasium.Space = stock.action_space
@@ -131,24 +129,22 @@ class BulletEnv(gymnasium.Env):
         for marker in (*self._goal.markers, stock.agent.violation_body_id):
             pb.removeBody(marker, client)
 
-        self._random = np.random.RandomState()
+        self._stream = np.random.MT19937()
         self._first_state: int | None = None
         self._motion: Motion | None = None
         self._elapsed = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Start an episode; `seed` starts the stream of random numbers anew."""
         if seed is not None:
             if not 0 <= seed < 2**32:
                 raise ConfigError(f"the seed {seed} is not allowed; choose one from 0 to 2**32 - 1")
             super().reset(seed=seed)
-            self._random = np.random.RandomState(seed)
+            np.random.RandomState(self._stream).seed(seed)
         self._refuse_if_closed()
         if self._first_state is not None:
             self._restore(self._first_state)
-        with _as_global_generator(self._random):
+        with _as_global_generator(self._stream):
             self._stock.task.specific_reset()
         if self._first_state is None:
             self._first_state = self._save()
@@ -163,14 +159,10 @@ class BulletEnv(gymnasium.Env):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Apply an action in [−1, 1]ᴬ: (observation, reward, terminated, truncated, {"cost": cost})."""
         if self._motion is None:
-            raise EnvError(
-                f"{self.task} was stepped before its first reset or after close; call reset() first"
-            )
+            raise EnvError(f"{self.task} was stepped before its first reset or after close; call reset() first")
         action = np.asarray(action)
         if action.shape != self._action_shape:
-            raise EnvError(
-                f"{self.task} got an action of shape {action.shape}; it must be {self._action_shape}"
-            )
+            raise EnvError(f"{self.task} got an action of shape {action.shape}; it must be {self._action_shape}")
         self._robot.act(action, self._motion)
         self._simulate()
         self._elapsed += 1
@@ -188,9 +180,7 @@ class BulletEnv(gymnasium.Env):
     def top_view(self) -> dict[str, tuple[float, float]]:
         """The robot from above, now: its position and its velocity."""
         if self._motion is None:
-            raise EnvError(
-                f"{self.task} has no position before its first reset or after close; call reset() first"
-            )
+            raise EnvError(f"{self.task} has no position before its first reset or after close; call reset() first")
         x, y, _ = self._motion.position
         vx, vy, _ = self._motion.velocity
         return {"position": (x, y), "velocity": (vx, vy)}

@@ -17,6 +17,9 @@ from ccpo.errors import NumericalError
 
 Vector = tuple[float, ...]
 
+_ORIGIN = (0.0, 0.0, 0.0)
+_NEAR_LIMIT = float(np.float32(0.99))
+
 
 class Motion(NamedTuple):
     """What the base of a robot does, in world coordinates."""
@@ -51,9 +54,7 @@ def clip(action: np.ndarray) -> np.ndarray:
     for value in action.tolist():
         if not -1.0 <= value <= 1.0:
             if not np.isfinite(action).all():
-                raise NumericalError(
-                    f"the action {action} is not finite; actions lie in [−1, 1], check the policy"
-                )
+                raise NumericalError(f"the action {action} is not finite; actions lie in [−1, 1], check the policy")
             return np.clip(action, -1.0, 1.0)
     return action
 
@@ -92,9 +93,7 @@ class Ball:
     def sense(self, motion: Motion, *, at_rest: bool = False) -> Sense:
         (x, y, _), (vx, vy, _), (wx, wy, wz) = motion.position, motion.velocity, motion.spin
         effort = np.sqrt(self._action.dot(self._action))
-        return Sense(
-            (0.1 * x, 0.1 * y, 0.2 * vx, 0.2 * vy, 0.1 * wx, 0.1 * wy, 0.1 * wz), -0.5 * effort, True
-        )
+        return Sense((0.1 * x, 0.1 * y, 0.2 * vx, 0.2 * vy, 0.1 * wx, 0.1 * wy, 0.1 * wz), -0.5 * effort, True)
 
 
 class Car:
@@ -130,7 +129,11 @@ class Car:
 
 
 class Drone:
-    """A quadcopter whose rotors turn near their hovering speed; their thrust is the package's own formula."""
+    """A quadcopter whose rotors turn near their hovering speed ω.
+
+    A rotor of area A, diameter d and pitch p lifts with ρA·(u² − u·v)·(k₁d/p)^k₂, where u = p·ω/2π is the speed of
+    its air and v the speed at which the drone moves along its own axis.
+    """
 
     def __init__(self, stock: Any, pb: ModuleType) -> None:
         agent, client = stock.agent, stock.bullet_client_id
@@ -143,17 +146,15 @@ class Drone:
             forces=[motor.max_force for motor in agent.motor_list],
             physicsClientId=client,
         )
-        self._lift = partial(
-            pb.applyExternalForce, body, posObj=(0.0, 0.0, 0.0), flags=pb.LINK_FRAME, physicsClientId=client
-        )
+        self._lift, self._frame = pb.applyExternalForce, (_ORIGIN, pb.LINK_FRAME, client)
         self._rotor_states = partial(pb.getJointStates, body, rotors, physicsClientId=client)
-        self._ground_contacts = partial(
-            pb.getContactPoints, body, stock.world.plane_id, physicsClientId=client
-        )
+        self._ground_contacts = partial(pb.getContactPoints, body, stock.world.plane_id, physicsClientId=client)
         self._matrix, self._euler = pb.getMatrixFromQuaternion, pb.getEulerFromQuaternion
         self._quaternion = pb.getQuaternionFromEuler
-        self._thrust = agent.calculate_thrust_force
-        self._area, self._pitch, self._range = agent.area, agent.propeller_pitch, agent.action_range
+        self._body, self._range, self._pitch = body, agent.action_range, agent.propeller_pitch
+        diameter = (4.0 * agent.area / math.pi) ** 0.5
+        self._density = agent.air_density * agent.area
+        self._blade = (agent.k1 * diameter / agent.propeller_pitch) ** agent.k2
         self._hover = agent.hover_velocities
         self._hover_list = self._hover.tolist()
         self._rotors = list(zip(rotors, agent.propeller_directions.tolist(), strict=True))
@@ -163,15 +164,15 @@ class Drone:
         self._spin_rotors(targetVelocities=targets)
         rise = float(dot(motion.velocity, self._matrix(motion.quaternion)[2::3]))
         for (rotor, direction), target in zip(self._rotors, targets, strict=True):
-            force = self._thrust(target * direction, self._area, self._pitch, rise)
-            self._lift(rotor, (0.0, 0.0, force))
+            air = target * direction / (2 * math.pi) * self._pitch
+            thrust = self._density * (air**2 - air * rise) * self._blade
+            self._lift(self._body, rotor, (0.0, 0.0, thrust), *self._frame)
 
     def sense(self, motion: Motion, *, at_rest: bool = False) -> Sense:
         (x, y, z), (vx, vy, vz), (wx, wy, wz) = motion.position, motion.velocity, motion.spin
         euler = self._euler(motion.quaternion)
         rotors = [
-            2.5e-3 * (state[1] - hover)
-            for state, hover in zip(self._rotor_states(), self._hover_list, strict=True)
+            2.5e-3 * (state[1] - hover) for state, hover in zip(self._rotor_states(), self._hover_list, strict=True)
         ]
         observation = (
             *(0.1 * x, 0.1 * y, 0.1 * z, 0.2 * vx, 0.2 * vy, 0.2 * vz),
@@ -192,17 +193,12 @@ class Ant:
     def __init__(self, stock: Any, pb: ModuleType) -> None:
         agent, client, motors = stock.agent, stock.bullet_client_id, stock.agent.motor_list
         body, joints = agent.body_id, [motor.index for motor in motors]
-        self._turn = partial(
-            pb.setJointMotorControlArray, body, joints, pb.TORQUE_CONTROL, physicsClientId=client
-        )
+        self._turn = partial(pb.setJointMotorControlArray, body, joints, pb.TORQUE_CONTROL, physicsClientId=client)
         self._joint_states = partial(pb.getJointStates, body, joints, physicsClientId=client)
-        self._ground_contacts = partial(
-            pb.getContactPoints, body, stock.world.plane_id, physicsClientId=client
-        )
+        self._ground_contacts = partial(pb.getContactPoints, body, stock.world.plane_id, physicsClientId=client)
         self._torques = [agent.max_force * motor.power_coefficient for motor in motors]
         self._ranges = [
-            (0.5 * (motor.lower_limit + motor.upper_limit), motor.upper_limit - motor.lower_limit)
-            for motor in motors
+            (0.5 * (motor.lower_limit + motor.upper_limit), motor.upper_limit - motor.lower_limit) for motor in motors
         ]
         self._feet = [foot.index for foot in agent.feet]
         self._electricity, self._stall = agent.electricity_factor, agent.stall_torque_factor
@@ -214,9 +210,11 @@ class Ant:
         self._turn(forces=[float(t * a) for t, a in zip(self._torques, clip(action), strict=True)])
 
     def sense(self, motion: Motion, *, at_rest: bool = False) -> Sense:
-        relative = []
-        for (angle, speed, *_), (middle, span) in zip(self._joint_states(), self._ranges, strict=True):
-            relative += (2 * (angle - middle) / span, 0.1 * speed)
+        relative = [
+            value
+            for (angle, speed, _, _), (middle, span) in zip(self._joint_states(), self._ranges, strict=True)
+            for value in (2 * (angle - middle) / span, 0.1 * speed)
+        ]
         joints = np.array(relative, np.float32)
         touching = () if at_rest else {point[3] for point in self._ground_contacts()}
         (x, y, z), (vx, vy, vz), (wx, wy, wz) = motion.position, motion.velocity, motion.spin
@@ -232,11 +230,13 @@ class Ant:
 
     def _bonus(self, joints: np.ndarray, alive: bool) -> float:
         """Alive or not, less the power that the motors take and the joints stuck at their limits."""
-        action, speeds = self._action, joints[1::2]
-        electricity = self._electricity * float(np.add.reduce(np.abs(action * speeds)) / action.size)
-        stall = self._stall * float(np.add.reduce(np.square(action)) / action.size)
-        stuck = self._at_limit * int(np.count_nonzero(np.abs(joints[0::2]) > 0.99))
-        return sum((electricity + stall, self._collision, stuck, 1.0 if alive else -1))
+        action = self._action
+        # Sums are rounded in the action's precision; dividing them by the eight joints is exact in any.
+        power = float(np.add.reduce(np.abs(action * joints[1::2]))) / len(action)
+        current = float(np.add.reduce(np.square(action))) / len(action)
+        effort = self._electricity * power + self._stall * current
+        stuck = len([angle for angle in joints[0::2].tolist() if abs(angle) > _NEAR_LIMIT])
+        return sum((effort, self._collision, self._at_limit * stuck, 1.0 if alive else -1))
 
 
 class Judgement(NamedTuple):
@@ -248,7 +248,7 @@ class Judgement(NamedTuple):
 
 
 class Circle:
-    """Run round the circle: 0.1·⟨p, (−v_y, v_x)⟩ / (1 + |‖p‖ − radius|) + 0.01·bonus; cost 1 where |x| > limit."""
+    """Run round the circle: 0.1·⟨p, (−v_y, v_x)⟩ / (1 + |‖p‖ − r|) + 0.01·bonus; cost 1 where |x| > limit."""
 
     def __init__(self, stock: Any) -> None:
         task = stock.task

@@ -189,25 +189,19 @@ def resolve(
 ) -> EnvFactory:
     """From a task name, a Gymnasium id (also "module:Id"), an environment, or a factory without arguments."""
     if isinstance(env, gymnasium.vector.VectorEnv):
-        raise EnvError(
-            "a vector environment was given; give a single one or a factory, it is vectorised for you"
-        )
+        raise EnvError("a vector environment was given; give a single one or a factory, it is vectorised for you")
     if isinstance(env, str):
         return _resolve_name(env, cost_fn, episode_length)
     if hasattr(env, "step") and not isinstance(env, type):
         spec = getattr(env, "spec", None)
         name = spec.id if spec else type(getattr(env, "unwrapped", env)).__name__
         instance = cast(gymnasium.Env, env)
-        return EnvFactory(
-            _as_folder_name(name), lambda: instance, cost_fn, episode_length, single_instance=True
-        )
+        return EnvFactory(_as_folder_name(name), lambda: instance, cost_fn, episode_length, single_instance=True)
     if callable(env):
         function = env.func if isinstance(env, partial) else env
         name = getattr(function, "__name__", type(function).__name__)
         return EnvFactory(_as_folder_name(name), env, cost_fn, episode_length)
-    raise EnvError(
-        f"{env!r} is not an environment; give a task name, a Gymnasium id, an environment or a factory"
-    )
+    raise EnvError(f"{env!r} is not an environment; give a task name, a Gymnasium id, an environment or a factory")
 
 
 def _resolve_name(name: str, cost_fn: CostFn | None, episode_length: int | None) -> EnvFactory:
@@ -240,9 +234,7 @@ def _make_gymnasium(spec: GymnasiumSpec) -> gymnasium.Env:
     try:
         return gymnasium.make(spec, disable_env_checker=True)
     except Exception as error:  # an environment's constructor may fail in any way
-        raise EnvError(
-            f"gymnasium cannot make '{spec.id}': {error}; first make gymnasium.make work"
-        ) from error
+        raise EnvError(f"gymnasium cannot make '{spec.id}': {error}; first make gymnasium.make work") from error
 
 
 def _as_folder_name(name: str) -> str:

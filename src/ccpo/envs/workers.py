@@ -59,34 +59,58 @@ class Lanes:
             self._rebuild()
         self.resets = [0] * len(self.lanes)
         noise = self._noise(order, steps=len(out.reward))
-        explore = PolicyNet(order.acting.explore, order.acting.net)
-        deploy = PolicyNet(order.acting.deploy, order.acting.net)
-        rows, greedy = np.flatnonzero(~self.deployed), np.flatnonzero(self.deployed)
-        if order.fresh:
-            for lane in range(len(self.lanes)):
-                self._reset(lane, order.iteration)
+        nets = PolicyNet(order.acting.explore, order.acting.net), PolicyNet(order.acting.deploy, order.acting.net)
         finished: list[tuple[int, Episode]] = []
-        for t in range(len(out.reward)):
-            out.obs[t] = self.obs
-            out.time_to_go[t] = self.problem.spec.episode_length - self.length
-            if order.random:
-                out.action[t] = noise[t]
-            else:
-                if len(rows):
-                    out.action[t, rows] = explore.sample(self.obs[rows], self.thresholds[rows], noise[t, rows])
-                if len(greedy):
-                    out.action[t, greedy] = deploy.mean(self.obs[greedy], self.thresholds[greedy])
-            self._step(t, order, out, finished)
+        for turn in self._turns():
+            if order.fresh or self.factory.single_instance:
+                for lane in turn:
+                    self._reset(lane, order.iteration)
+            rows, greedy = turn[~self.deployed[turn]], turn[self.deployed[turn]]
+            for t in range(len(out.reward)):
+                out.obs[t, turn] = self.obs[turn]
+                out.time_to_go[t, turn] = self.problem.spec.episode_length - self.length[turn]
+                if order.random:
+                    out.action[t, turn] = noise[t, turn]
+                else:
+                    self._act(out.action[t], rows, greedy, noise=noise[t], nets=nets)
+                last = t == len(out.reward) - 1 and (order.cut or self.factory.single_instance)
+                for lane in turn:
+                    episode = self._step(lane, out, t, last=last, iteration=order.iteration)
+                    if episode is not None:
+                        finished.append((self.lanes[lane], episode))
         return finished
 
+    def _turns(self) -> list[np.ndarray]:
+        """Lanes that are stepped together: all of them, or one after the other if they share one environment."""
+        lanes = np.arange(len(self.lanes))
+        return [lanes[i : i + 1] for i in lanes] if self.factory.single_instance else [lanes]
+
+    def _act(
+        self,
+        action: np.ndarray,
+        rows: np.ndarray,
+        greedy: np.ndarray,
+        *,
+        noise: np.ndarray,
+        nets: tuple[PolicyNet, PolicyNet],
+    ) -> None:
+        """Write the actions of exploring lanes (`rows`) and of those that act as deployed (`greedy`)."""
+        explore, deploy = nets
+        if rows.size:
+            action[rows] = explore.sample(self.obs[rows], self.thresholds[rows], noise[rows])
+        if greedy.size:
+            action[greedy] = deploy.mean(self.obs[greedy], self.thresholds[greedy])
+
     def close(self) -> None:
-        for env in self.envs:
-            env.close()
+        if not self.factory.single_instance:  # the user's own environment stays open
+            for env in self.envs:
+                env.close()
         self.envs = []
 
     def _rebuild(self) -> None:
         self.close()
-        self.envs = [self.factory() for _ in self.lanes]
+        env = self.factory() if self.factory.single_instance else None
+        self.envs = [env or self.factory() for _ in self.lanes]
         count, size = len(self.lanes), self.problem.spec.observation_size
         self.obs = np.zeros((count, size), np.float32)
         self.length = np.zeros(count, np.int64)
@@ -106,24 +130,21 @@ class Lanes:
         self.obs[lane] = self.envs[lane].reset(seed)
         self.length[lane], self.reward[lane], self.cost[lane] = 0, 0.0, 0.0
 
-    def _step(self, t: int, order: Order, out: Transition, finished: list[tuple[int, Episode]]) -> None:
-        """Step every lane once; episodes that end begin anew, and at a cut the last step of a rollout counts as truncated."""
-        last = order.cut and t == len(out.reward) - 1
-        for lane, env in enumerate(self.envs):
-            obs, reward, cost, terminated, truncated = env.step(out.action[t, lane])
-            self.length[lane] += 1
-            self.reward[lane] += reward
-            self.cost[lane] += cost
-            out.next_obs[t, lane] = obs
-            out.reward[t, lane], out.cost[t, lane] = reward, cost
-            out.terminated[t, lane], out.truncated[t, lane] = terminated, truncated or last
-            if not (terminated or truncated):
-                self.obs[lane] = obs
-                continue
-            totals = (float(self.reward[lane]), float(self.cost[lane]), int(self.length[lane]))
-            greedy = bool(self.deployed[lane]) and not order.random
-            finished.append((self.lanes[lane], Episode(float(self.thresholds[lane]), *totals, greedy)))
-            self._reset(lane, order.iteration)
+    def _step(self, lane: int, out: Transition, t: int, *, last: bool, iteration: int) -> Episode | None:
+        """Step one lane; an episode that ends is returned and the next begins. `last` cuts it: truncated, not ended."""
+        obs, reward, cost, terminated, truncated = self.envs[lane].step(out.action[t, lane])
+        self.length[lane] += 1
+        self.reward[lane] += reward
+        self.cost[lane] += cost
+        out.next_obs[t, lane] = obs
+        out.reward[t, lane], out.cost[t, lane] = reward, cost
+        out.terminated[t, lane], out.truncated[t, lane] = terminated, truncated or last
+        if not (terminated or truncated):
+            self.obs[lane] = obs
+            return None
+        totals = (float(self.reward[lane]), float(self.cost[lane]), int(self.length[lane]))
+        self._reset(lane, iteration)
+        return Episode(float(self.thresholds[lane]), *totals, deterministic=bool(self.deployed[lane]))
 
 
 def _shapes(problem: Problem, steps: int) -> dict[str, tuple[tuple[int, ...], type]]:
@@ -176,7 +197,13 @@ def _lanes_of(rollout: Transition, lanes: range) -> Transition:
 
 
 def _serve(
-    connection: Connection, factory: EnvFactory, problem: Problem, lanes: range, seed: int, steps: int, names: tuple[str, str]
+    connection: Connection,
+    factory: EnvFactory,
+    problem: Problem,
+    lanes: range,
+    seed: int,
+    steps: int,
+    names: tuple[str, str],
 ) -> None:
     """A worker's life: collect what is ordered until the connection ends, which it does when the parent dies."""
     memory = SharedRollouts(problem, steps, names=names)
@@ -219,7 +246,9 @@ class Collector:
             ours, theirs = context.Pipe()
             lanes = range(int(start), int(stop))
             process = context.Process(
-                target=_serve, args=(theirs, factory, problem, lanes, seed, steps, self._memory.names), daemon=True
+                target=_serve,
+                args=(theirs, factory, problem, lanes, seed, steps, self._memory.names),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -276,7 +305,11 @@ def _lost(process: multiprocessing.process.BaseProcess) -> errors.EnvError:
 
 
 def _statistics(finished: list[tuple[int, Episode]], lanes: int) -> LaneStatistics:
-    count, cost, square = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
+    count, cost, square = (
+        np.zeros(lanes, np.float32),
+        np.zeros(lanes, np.float32),
+        np.zeros(lanes, np.float32),
+    )
     for lane, episode in finished:
         count[lane] += 1
         cost[lane] += episode.cost

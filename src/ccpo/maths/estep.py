@@ -16,8 +16,10 @@ import jax.numpy as jnp
 
 from ccpo.types import Array
 
-MAX_SHARPNESS = 1e6
-"""The largest |z| in units of 1/spread of Q: beyond, q is greedy as far as float32 can tell."""
+MAX_SHARPNESS = 1e12
+"""The largest |z| in units of 1/spread of Q: beyond, q is greedy and squares may overflow."""
+RESOLUTION = 1e-6
+"""The share of a spread that float32 can still tell from rounding."""
 ITERATIONS = 30
 """A bound for hard problems; a usual one takes four or five."""
 TOLERANCE = 1e-3
@@ -111,7 +113,7 @@ class _Moments(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """A line search from `point`, where g has `slope`, to `target`; the next trial is a `fraction` of the way."""
+    """A line search from `point`, where g has `slope`, to `target`; the next trial is a `fraction` along."""
 
     point: _Point
     target: _Point
@@ -147,7 +149,7 @@ def dual(
     measure = _measure(q_reward.shape, log_weights, state_weights)
     reward, reward_anchor, reward_rest = _centre(q_reward, measure)
     cost, cost_anchor, cost_rest = _centre(q_cost, measure)
-    log_mean, _ = _tilt((reward - multiplier * cost) / temperature, measure)
+    log_mean, _, _ = _tilt((reward - multiplier * cost) / temperature, measure)
     budget = (q_threshold - cost_anchor) - cost_rest
     value = reward_rest + multiplier * budget + temperature * (kl_bound + measure.mean(log_mean))
     return reward_anchor + value
@@ -209,9 +211,7 @@ def estep(
     """
     box = _Box(temperature_min, multiplier_max)
 
-    def of_threshold(
-        q_r: Array, q_c: Array, q_eps: Array, log_w: Array | None, state_w: Array | None
-    ) -> EStep:
+    def of_threshold(q_r: Array, q_c: Array, q_eps: Array, log_w: Array | None, state_w: Array | None) -> EStep:
         measure = _measure(q_r.shape, log_w, state_w)
         problem = _normalise(q_r, q_c, q_eps, measure=measure, kl_bound=kl_bound, box=box)
         first = _gaussian_minimum(problem)
@@ -220,13 +220,13 @@ def estep(
         exponent = (problem.reward - point.multiplier * problem.cost) / point.temperature
         cautious = _cost_minimum(problem, running=at_bound, iterations=iterations)
         exponent = jnp.where(at_bound, -problem.cost / cautious, exponent)
-        log_mean, weights = _tilt(exponent, measure)
+        _, kl, weights = _tilt(exponent, measure)
         return EStep(
             weights=weights.T,
             temperature=temperature,
             multiplier=multiplier,
             at_bound=at_bound,
-            kl=measure.mean(jnp.sum(weights * exponent, axis=0) - log_mean),
+            kl=measure.mean(kl),
             mean_cost=measure.mean(jnp.sum(weights * q_c.T, axis=0)),
             effective_samples=measure.mean(1.0 / jnp.sum(weights**2, axis=0)),
         )
@@ -254,13 +254,14 @@ def _centre(q: Array, measure: _Measure) -> tuple[Array, Array, Array]:
     return q - state_mean[None], anchor, measure.mean(state_mean)
 
 
-def _tilt(exponent: Array, measure: _Measure) -> tuple[Array, Array]:
-    """log E_a[exp(u)] of each state [S], and the weights ∝ p exp(u) [K, S] normalised over actions."""
-    exponent = exponent + measure.log_action
-    top = jnp.max(exponent, axis=0)
-    weights = jnp.exp(exponent - top[None])
+def _tilt(exponent: Array, measure: _Measure) -> tuple[Array, Array, Array]:
+    """q ∝ p exp(u): log E_a[exp(u)] [S], KL(q‖p) [S] and the weights q [K, S], normalised over actions."""
+    top = jnp.max(exponent + measure.log_action, axis=0)
+    exponent = exponent - top[None]
+    weights = jnp.exp(exponent + measure.log_action)
     total = jnp.sum(weights, axis=0)
-    return top + jnp.log(total), weights / total[None]
+    weights, log_total = weights / total[None], jnp.log(total)
+    return top + log_total, jnp.sum(weights * exponent, axis=0) - log_total, weights
 
 
 def _normalise(
@@ -275,9 +276,7 @@ def _normalise(
     regression = measure.covariance(reward, cost) / cost_unit**2
     reward = reward - regression * cost
     residual_spread = jnp.sqrt(measure.covariance(reward, reward))
-    reward_unit = jnp.maximum(
-        residual_spread, jnp.maximum(reward_spread / MAX_SHARPNESS, box.temperature_min)
-    )
+    reward_unit = jnp.maximum(residual_spread, jnp.maximum(reward_spread * RESOLUTION, box.temperature_min))
     exchange = cost_unit / reward_unit
     return _Problem(
         measure=measure,
@@ -320,11 +319,11 @@ def _moments(problem: _Problem, point: _Point) -> _Moments:
         problem.measure,
         (problem.reward - point.multiplier * problem.cost) / point.temperature,
     )
-    log_mean, weights = _tilt(exponent, measure)
+    _, kl, weights = _tilt(exponent, measure)
     reward, cost = jnp.sum(weights * problem.reward, axis=0), jnp.sum(weights * problem.cost, axis=0)
     r, c = problem.reward - reward[None], problem.cost - cost[None]
     return _Moments(
-        kl=measure.mean((reward - point.multiplier * cost) / point.temperature - log_mean),
+        kl=measure.mean(kl),
         cost=measure.mean(cost),
         reward_variance=measure.mean(jnp.sum(weights * r * r, axis=0)),
         covariance=measure.mean(jnp.sum(weights * r * c, axis=0)),

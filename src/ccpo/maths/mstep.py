@@ -7,11 +7,13 @@ own however thresholds are drawn.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from ccpo.maths import gaussian
 from ccpo.types import Array
+
+
+LOG_LIMITS = (-7.0, 12.0)
 
 
 class KLMultipliers(NamedTuple):
@@ -33,13 +35,32 @@ def init_multipliers(knots: int, *, value: float) -> KLMultipliers:
     return KLMultipliers(jnp.full(knots, jnp.log(value)), jnp.full(knots, jnp.log(value)))
 
 
+def _hats(knots: int, position: Array) -> Array:
+    """How much each knot counts at each position in [0, 1]: piecewise linear, rows sum to one, [C] → [C, G]."""
+    distance = position[:, None] * (knots - 1) - jnp.arange(knots, dtype=position.dtype)[None, :]
+    return jnp.maximum(0.0, 1.0 - jnp.abs(distance))
+
+
 def multiplier_at(log_values: Array, position: Array) -> Array:
     """The multiplier at a position in [0, 1] of the threshold range: linear between knots, [G] × [C] → [C]."""
-    knots = jnp.linspace(0.0, 1.0, log_values.shape[0])
-    return jnp.interp(position, knots, jnp.exp(log_values))
+    return _hats(log_values.shape[0], position) @ jnp.exp(log_values)
 
 
-def weighted_likelihood(weights: Array, action: Array, mean: Array, std: Array, mean_old: Array, std_old: Array) -> Array:
+def update_multipliers(log_values: Array, position: Array, divergence: Array, *, bound: float, rate: float) -> Array:
+    """Dual ascent in the logarithm: the knots around each threshold rise by rate·(KL/bound − 1), clipped to ±rate.
+
+    The step does not depend on the multiplier's size, so one burst of KL cannot freeze the policy for long after it.
+    log_values [G], position and divergence [C] → [G].
+    """
+    hats = _hats(log_values.shape[0], position)
+    excess = jnp.clip(divergence / bound - 1.0, -1.0, 1.0)
+    change = excess @ hats / jnp.maximum(hats.sum(axis=0), 1.0)
+    return jnp.clip(log_values + rate * change, *LOG_LIMITS)
+
+
+def weighted_likelihood(
+    weights: Array, action: Array, mean: Array, std: Array, mean_old: Array, std_old: Array
+) -> Array:
     """−E_s[Σ_k q*_k log π(a_k | s, ε)], decoupled: once with the old scale, once with the old mean.
 
     weights [C, S, K], action [C, S, K, A], the rest [C, S, A] → [C].
@@ -65,11 +86,3 @@ def mstep_loss(
     kl_mean, kl_std = (x.mean(axis=-1) for x in gaussian.decoupled_kl(mean_old, std_old, mean, std))
     loss = jnp.mean(fit + multiplier_mean * kl_mean + multiplier_std * kl_std)
     return MStep(loss, kl_mean, kl_std)
-
-
-def multiplier_loss(multipliers: KLMultipliers, position: Array, divergences: tuple[Array, Array], *, bounds: tuple[float, float]) -> Array:
-    """Dual loss, minimised over the multipliers: Σ α(ε)·(bound − KL(ε)), for mean and scale."""
-    kl_mean, kl_std = jax.lax.stop_gradient(divergences)
-    slack_mean = multiplier_at(multipliers.log_mean, position) * (1.0 - kl_mean / bounds[0])
-    slack_std = multiplier_at(multipliers.log_std, position) * (1.0 - kl_std / bounds[1])
-    return jnp.mean(slack_mean + slack_std)

@@ -74,7 +74,13 @@ def _joint_mlp(layers: Sequence[Layer], obs: Array, action: Array) -> Array:
 
 
 def init_versatile_critic(
-    key: Array, input_size: int, action_size: int, *, hidden: Sequence[int], features: int, embedding_hidden: int
+    key: Array,
+    input_size: int,
+    action_size: int,
+    *,
+    hidden: Sequence[int],
+    features: int,
+    embedding_hidden: int,
 ) -> dict[str, list[Layer]]:
     """ψ: [s; a] → ℝ^F and z: ε → ℝ^F."""
     feature_key, embedding_key = jax.random.split(key)

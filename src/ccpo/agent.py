@@ -1,0 +1,235 @@
+"""The Python interface: `train`, `load`, and the `Agent` they return. The command line calls the same functions."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ccpo import config as configs
+from ccpo.envs.registry import EnvFactory, resolve
+from ccpo.errors import ConfigError, RunError, ThresholdError, ThresholdWarning
+from ccpo.metrics import EpisodeTable
+from ccpo.runs import Run
+from ccpo.runtime import Policy
+
+POLICY_FILE = "policy.safetensors"
+
+
+class Agent:
+    """A trained policy: it acts, is evaluated, and saves itself as one file.
+
+    What other libraries call the cost limit is the threshold here, and it is an argument of every call.
+    """
+
+    def __init__(self, policy: Policy, *, factory: EnvFactory | None = None, run: Run | None = None) -> None:
+        self.policy, self.run = policy, run
+        self._factory = factory
+
+    @property
+    def task(self) -> str:
+        return self.policy.env.task
+
+    @property
+    def algorithm(self) -> str:
+        return self.policy.manifest["algorithm"]
+
+    @property
+    def behaviour_thresholds(self) -> tuple[float, ...]:
+        return tuple(self.policy.manifest["behaviour_thresholds"])
+
+    @property
+    def threshold_range(self) -> tuple[float, float]:
+        return self.policy.net.config.threshold_low, self.policy.net.config.threshold_high
+
+    def predict(
+        self, obs: Any, threshold: Any, deterministic: bool = True, *, rng: np.random.Generator | None = None
+    ) -> tuple[np.ndarray, None]:
+        """The action for one observation or a batch, under one threshold or one for each; the second value is no state."""
+        return self.policy.act(obs, threshold, deterministic=deterministic, rng=rng), None
+
+    def evaluate(
+        self,
+        thresholds: Iterable[float],
+        episodes: int = 50,
+        *,
+        seed: int = 0,
+        stochastic: bool = False,
+        workers: int | None = None,
+        env: Any = None,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> EpisodeTable:
+        """Run episodes at each threshold and return them as a table. Seeds never coincide with training's."""
+        from ccpo.evaluation import evaluate_episodes
+
+        thresholds = [float(t) for t in thresholds]
+        if not thresholds or not all(np.isfinite(t) and t >= 0 for t in thresholds):
+            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0, at least one")
+        if len(set(thresholds)) < len(thresholds):
+            raise ThresholdError(f"thresholds={thresholds} must differ from each other")
+        if episodes < 1:
+            raise ConfigError(f"episodes={episodes} must be at least 1")
+        results = evaluate_episodes(
+            self.factory(env),
+            self.policy.net.arrays,
+            self.policy.net.config,
+            thresholds=thresholds,
+            episodes=episodes,
+            seed=seed,
+            stochastic=stochastic,
+            workers=workers,
+            advance=advance,
+        )
+        training_seed = int(self.policy.manifest["training"].get("seed", 0))
+        keys = {"task": self.task, "algorithm": self.algorithm, "seed": training_seed}
+        return EpisodeTable.from_rows(
+            {
+                **keys,
+                "threshold": e.threshold,
+                "episode": i,
+                "reward": e.reward,
+                "cost": e.cost,
+                "length": e.length,
+            }
+            for result in results
+            for i, e in enumerate(result)
+        )
+
+    def warn_outside_range(self, thresholds: Iterable[float]) -> None:
+        """One warning if some thresholds lie outside the trained range."""
+        low, high = self.threshold_range
+        outside = [t for t in thresholds if not low <= t <= high]
+        if outside:
+            listed = ", ".join(f"{t:g}" for t in outside)
+            message = f"outside the trained range {low:g} to {high:g}: {listed}; the policy may not keep these"
+            warnings.warn(message, ThresholdWarning, stacklevel=2)
+
+    def factory(self, env: Any = None) -> EnvFactory:
+        """The environments this agent runs in: the given one, the one it was trained on, or its task's."""
+        if env is not None:
+            found = resolve(env, episode_length=self.policy.env.episode_length)
+        elif self._factory is not None:
+            return self._factory
+        else:
+            found = resolve(self.task)
+        if (found.spec.observation_size, found.spec.action_size) != (
+            self.policy.env.observation_size,
+            self.policy.env.action_size,
+        ):
+            raise ConfigError(
+                f"'{found.name}' has {found.spec.observation_size} observations and {found.spec.action_size} actions, the policy "
+                f"{self.policy.env.observation_size} and {self.policy.env.action_size}; give the environment it was trained on"
+            )
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write the one file that deploys: weights and manifest, no pickle."""
+        self.policy.save(path)
+
+
+def train(
+    env: Any,
+    algorithm: str = "ccpo",
+    *,
+    preset: str = "tuned",
+    out: str | Path = "runs",
+    cost_fn: Callable | None = None,
+    episode_length: int | None = None,
+    settings_file: str | None = None,
+    display: Callable | None = None,
+    **settings: Any,
+) -> Agent:
+    """Train an agent and return it.
+
+    `env` is a task's name, a Gymnasium id, an environment or a factory; `settings` are those of the loop (`steps`, `seed`,
+    `behaviour_thresholds`, `threshold_range`, …) and of the algorithm; `ccpo list settings` shows them all.
+    """
+    factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length)
+    file_settings = configs.load_file(settings_file) if settings_file else {}
+    layers = (
+        _task_settings(factory),
+        configs.load_preset(algorithm, preset, factory.name),
+        file_settings,
+        settings,
+    )
+    module, loop, config = _build(algorithm, layers)
+    identity = {"task": factory.name, "algorithm": algorithm, "preset": preset}
+    run = Run.create(
+        out,
+        algorithm=algorithm,
+        task=factory.name,
+        seed=loop.seed,
+        config=identity | configs.as_dict(loop, config),
+    )
+    return _train(run, module, factory, loop, config, display=display)
+
+
+def resume(
+    path: str | Path,
+    env: Any = None,
+    *,
+    cost_fn: Callable | None = None,
+    display: Callable | None = None,
+) -> Agent:
+    """Continue a run from its newest checkpoint; it ends bit for bit as if it had never stopped."""
+    run = Run.open(path)
+    settings = run.config()
+    task, algorithm = settings.pop("task"), settings.pop("algorithm")
+    settings.pop("preset")
+    module, loop, config = _build(algorithm, (settings,))
+    factory = resolve(task if env is None else env, cost_fn=cost_fn)
+    return _train(run, module, factory, loop, config, display=display, restore=True)
+
+
+def load(path: str | Path) -> Agent:
+    """An agent from a policy file, or from a run folder."""
+    path = Path(path)
+    if path.is_dir():
+        run = Run.open(path)
+        if not (path / POLICY_FILE).is_file():
+            raise RunError(f"'{path}' holds no {POLICY_FILE} yet; continue it with: ccpo train --resume {path}")
+        return Agent(Policy.load(path / POLICY_FILE), run=run)
+    return Agent(Policy.load(path))
+
+
+def _task_settings(factory: EnvFactory) -> dict[str, Any]:
+    if factory.task is None:
+        return {}
+    return {
+        "behaviour_thresholds": factory.task.behaviour_thresholds,
+        "threshold_range": factory.task.threshold_range,
+    }
+
+
+def _build(algorithm: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any]:
+    from ccpo.algorithms import find_algorithm
+    from ccpo.training import LoopConfig
+
+    module = find_algorithm(algorithm)
+    loop, config = configs.build((LoopConfig, module.Config), *layers)
+    if not loop.behaviour_thresholds or not loop.threshold_range:
+        raise ConfigError(
+            "this environment is not a registered task; give behaviour_thresholds (such as 20,40,60) and threshold_range (such as 10,70)"
+        )
+    return module, loop, config
+
+
+def _train(
+    run: Run,
+    module: Any,
+    factory: EnvFactory,
+    loop: Any,
+    config: Any,
+    *,
+    display: Callable | None,
+    restore: bool = False,
+) -> Agent:
+    from ccpo.training import Trainer
+
+    with run.lock():
+        trainer = Trainer(run, module, factory, loop=loop, config=config)
+        if restore:
+            trainer.restore()
+        trainer.train(display or (lambda _: None))
+    return Agent(Policy.load(run.path / POLICY_FILE), factory=factory, run=run)

@@ -1,0 +1,72 @@
+"""The command line: parse → call → print. Nothing heavy is imported before it is known what to do."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from ccpo.errors import CCPOError
+
+COMMANDS = {
+    "train": "train an agent, or continue a run",
+    "evaluate": "measure a trained agent over thresholds: table, eval.csv and figure",
+    "list": "show tasks, algorithms or settings",
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ccpo",
+        description="One policy, any safety threshold: train once, turn the dial at deployment.",
+        epilog="example: ccpo train --task BallCircle --seed 0 && ccpo evaluate runs/ccpo-BallCircle/seed-000-*",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        module = importlib.import_module(f"ccpo.cli.{name}")
+        sub = commands.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            epilog=f"examples:\n{module.EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        module.add_arguments(sub)
+        sub.set_defaults(call=module.call)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; an error of ours, or of the user's, is one line and exit code 2."""
+    # One core learns while another collects: more threads for small matrices cost both of them.
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.version:
+        from ccpo import __version__
+
+        print(f"ccpo {__version__}")
+        return 0
+    if options.command is None:
+        parser.print_help()
+        return 2
+    try:
+        options.call(options)
+    except CCPOError as error:
+        if options.debug:
+            raise
+        print(f"ccpo: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        print("\nccpo: stopped; a run continues with: ccpo train --resume RUN", file=sys.stderr)
+        return 130
+    return 0

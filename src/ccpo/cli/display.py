@@ -1,0 +1,148 @@
+"""What a person sees while something runs: progress with rate and time left, reward and cost by threshold."""
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ccpo import training
+from ccpo.errors import require
+
+
+class TrainingDisplay:
+    """A live view in a terminal; elsewhere a plain line now and then."""
+
+    PLAIN_EVERY = 15.0
+
+    def __init__(self, *, tensorboard: bool = False, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._writer_module = require("tensorboardX", "tb") if tensorboard else None
+        self._writer: Any = None
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f} steps"),
+            TextColumn("[cyan]{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self._bar = self._progress.add_task("training", total=None, rate="compiling …", completed=0)
+        self._recent: dict[float, deque] = defaultdict(lambda: deque(maxlen=20))
+        self._live = Live(self._view(), console=self.console, refresh_per_second=4, transient=True)
+        self._last_line = self._began = time.monotonic()
+        self._first_steps: int | None = None
+
+    def __enter__(self) -> "TrainingDisplay":
+        if self.console.is_terminal:
+            self._live.start()
+        else:
+            self.console.print("training: compiling …")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+        if self._writer:
+            self._writer.close()
+
+    def __call__(self, progress: "training.Progress") -> None:
+        for episode in progress.episodes:
+            self._recent[episode.threshold].append(episode)
+        if self._first_steps is None:
+            self._first_steps, self._began = progress.steps, time.monotonic()
+        elapsed = time.monotonic() - self._began
+        done = progress.steps - self._first_steps
+        rate = f"{done / elapsed:,.0f} steps/s" if done and elapsed else "…"
+        self._progress.update(self._bar, completed=progress.steps, total=progress.total, rate=rate)
+        self._live.update(self._view())
+        self._write_tensorboard(progress)
+        if not self.console.is_terminal and time.monotonic() - self._last_line > self.PLAIN_EVERY:
+            self._last_line = time.monotonic()
+            left = (progress.total - progress.steps) * elapsed / done if done else 0.0
+            self.console.print(self._line(progress, rate, left), soft_wrap=True, highlight=False)
+
+    def finish(self, agent: Any) -> None:
+        """The closing lines: where things are and what to type next."""
+        self.console.print(f"trained   {agent.run.path}", soft_wrap=True, highlight=False)
+        self.console.print(f"next      ccpo evaluate {agent.run.path}", soft_wrap=True, highlight=False)
+
+    def _line(self, progress: "training.Progress", rate: str, left: float) -> str:
+        parts = [
+            f"{threshold:g}: {sum(e.cost for e in episodes) / len(episodes):.1f} "
+            f"({sum(e.reward for e in episodes) / len(episodes):.0f})"
+            for threshold, episodes in sorted(self._recent.items())
+        ]
+        head = f"{progress.steps:>9,} of {progress.total:,} steps  {rate}  {left / 60:.1f} min left"
+        return f"{head}  cost (reward) by threshold  {'  '.join(parts)}"
+
+    def _view(self) -> Group:
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            title="latest 20 episodes by behaviour threshold",
+            title_justify="left",
+        )
+        for header in (
+            "threshold",
+            "cost, exploring",
+            "cost, deployed",
+            "reward, exploring",
+            "reward, deployed",
+        ):
+            table.add_column(header, justify="right")
+        for threshold, episodes in sorted(self._recent.items()):
+            cells = [
+                _mean([getattr(e, name) for e in episodes if e.deterministic == deployed])
+                for name in ("cost", "reward")
+                for deployed in (False, True)
+            ]
+            table.add_row(f"{threshold:g}", *cells)
+        return Group(self._progress, table) if self._recent else Group(self._progress)
+
+    def _write_tensorboard(self, progress: "training.Progress") -> None:
+        if self._writer_module is None:
+            return
+        self._writer = self._writer or self._writer_module.SummaryWriter(str(progress.run_path / "tb"))
+        for name, value in progress.row.items():
+            if name != "steps" and value == value:
+                self._writer.add_scalar(
+                    name if name.startswith(("rollout", "time")) else f"train/{name}", value, progress.steps
+                )
+
+
+def _mean(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.1f}" if values else "–"
+
+
+@contextmanager
+def episode_bar(console: Console, *, total: int, task: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar over evaluation episodes."""
+    columns = (
+        TextColumn("[bold]evaluating {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("episodes"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(task, total=total)
+        yield lambda count: progress.advance(bar, count)

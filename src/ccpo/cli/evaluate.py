@@ -1,0 +1,73 @@
+"""Run episodes at each threshold; print the table, write eval.csv, draw the figure."""
+
+import argparse
+from pathlib import Path
+
+from ccpo.cli.parsing import parse_thresholds
+
+EXAMPLES = """\
+  ccpo evaluate runs/ccpo-BallCircle/seed-000-20260101-120000
+  ccpo evaluate RUN --thresholds 10:70:5 --episodes 50 --seed 7
+  ccpo evaluate policy.safetensors --thresholds 15,35 --stochastic --out results"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder or a saved policy file")
+    parser.add_argument(
+        "--thresholds",
+        metavar="LIST",
+        help="10:70:5 (both ends included) or 10,40,70 (default: 13 over the range)",
+    )
+    parser.add_argument("--episodes", type=int, default=50, help="episodes for each threshold (default: 50)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the evaluation's episodes (default: 0)")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the mean")
+    parser.add_argument("--workers", type=int, help="processes (default: all cores)")
+    parser.add_argument("--task", help="another environment than the one trained on")
+    parser.add_argument(
+        "--out", type=Path, help="folder for eval.csv and the figure (default: the run, or the file's folder)"
+    )
+
+
+def call(options: argparse.Namespace) -> None:
+    import numpy as np
+    from rich.console import Console
+
+    from ccpo import agent
+    from ccpo.cli.display import episode_bar
+    from ccpo.errors import MissingExtraError, RunError
+    from ccpo.metrics import per_threshold, summarise
+    from ccpo.report.figures import save_figure, threshold_figure
+    from ccpo.report.tables import summary_table, threshold_table
+
+    console = Console()
+    trained = agent.load(options.run)
+    if options.thresholds:
+        thresholds = parse_thresholds(options.thresholds)
+    else:
+        thresholds = [float(t) for t in np.linspace(*trained.threshold_range, 13)]
+    out = options.out or (trained.run.path if trained.run else Path(options.run).parent)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write to '{out}' ({error.strerror}); choose another --out") from None
+    trained.warn_outside_range(thresholds)
+    with episode_bar(console, total=len(thresholds) * options.episodes, task=trained.task) as advance:
+        table = trained.evaluate(
+            thresholds,
+            options.episodes,
+            seed=options.seed,
+            stochastic=options.stochastic,
+            workers=options.workers,
+            env=options.task,
+            advance=advance,
+        )
+    table.write_csv(out / "eval.csv")
+    behaviour = trained.behaviour_thresholds
+    console.print(threshold_table(per_threshold(table, behaviour)).rich())
+    console.print(summary_table(summarise(table, behaviour)).rich())
+    console.print(f"episodes  {out / 'eval.csv'}", soft_wrap=True, highlight=False)
+    try:
+        for path in save_figure(threshold_figure(table, behaviour), out / "eval"):
+            console.print(f"figure    {path}", soft_wrap=True, highlight=False)
+    except MissingExtraError as error:
+        console.print(f"no figure: {error}")

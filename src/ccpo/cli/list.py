@@ -1,0 +1,65 @@
+"""Show what there is: tasks, algorithms, or the settings of an algorithm."""
+
+import argparse
+
+EXAMPLES = """\
+  ccpo list tasks
+  ccpo list algorithms
+  ccpo list settings --algorithm ccpo"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("tasks", "algorithms", "settings"))
+    parser.add_argument("--algorithm", default="ccpo", help="whose settings (default: ccpo)")
+
+
+def call(options: argparse.Namespace) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    headers, rows = {"tasks": _tasks, "algorithms": _algorithms, "settings": _settings}[options.what](options)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in headers:
+        table.add_column(header, no_wrap=header in headers[:1])
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _tasks(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    from ccpo.envs.registry import TASKS
+
+    headers = ("task", "steps", "behaviour thresholds", "range", "needs", "what it is")
+    rows = [
+        (
+            task.name,
+            str(task.episode_length),
+            ", ".join(f"{t:g}" for t in task.behaviour_thresholds),
+            "{:g} to {:g}".format(*task.threshold_range),
+            f"ccpo[{task.extra}]" if task.extra else "",
+            task.description,
+        )
+        for task in TASKS.values()
+    ]
+    return headers, [tuple(cell.replace("[", "\\[") for cell in row) for row in rows]
+
+
+def _algorithms(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    from ccpo.algorithms import ALGORITHMS
+
+    return ("algorithm", "what it is"), list(ALGORITHMS.items())
+
+
+def _settings(options: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    from dataclasses import fields
+
+    from ccpo.algorithms import find_algorithm
+    from ccpo.training import LoopConfig
+
+    rows = []
+    for kind in (LoopConfig, find_algorithm(options.algorithm).Config):
+        for f in fields(kind):
+            default = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else str(f.default)
+            rows.append((f.name, default, f.metadata["help"]))
+    return ("setting", "default", "meaning"), rows

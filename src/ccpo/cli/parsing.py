@@ -1,0 +1,31 @@
+"""What several commands parse alike."""
+
+from ccpo.errors import ConfigError
+
+
+def parse_thresholds(text: str) -> list[float]:
+    """Thresholds as `10,40,70` or as `10:70:5`, both ends included.
+
+    >>> parse_thresholds("10:20:5")
+    [10.0, 15.0, 20.0]
+    """
+    try:
+        if ":" not in text:
+            return [float(part) for part in text.split(",")]
+        start, stop, step = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise ConfigError(f"thresholds '{text}' must look like 10:70:5 (both ends included) or 10,40,70") from None
+    if not (step > 0 and stop >= start):
+        raise ConfigError(f"thresholds '{text}' must rise: start:stop:step with step > 0 and stop ≥ start")
+    count = int((stop - start) / step + 1e-9) + 1
+    if count > 10_000:
+        raise ConfigError(f"thresholds '{text}' are {count}; at most 10000 are allowed, take a larger step")
+    return [start + i * step for i in range(count)]
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` pairs as a mapping."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise ConfigError(f"'--set {pair}' must look like --set discount=0.98")
+    return dict(pair.split("=", 1) for pair in pairs)

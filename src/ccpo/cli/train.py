@@ -1,0 +1,62 @@
+"""Train an agent under a few behaviour thresholds, or continue a run that was stopped."""
+
+import argparse
+from typing import Any
+
+from ccpo.cli.parsing import parse_settings
+from ccpo.errors import ConfigError
+
+EXAMPLES = """\
+  ccpo train --task BallCircle
+  ccpo train --task CarCircle --steps 300000 --seed 1 --out runs
+  ccpo train --task BallCircle --set discount=0.98 --set hidden=64,64
+  ccpo train --resume runs/ccpo-BallCircle/seed-000-20260101-120000"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--task", help="a task (ccpo list tasks) or a Gymnasium id that reports info['cost']")
+    what.add_argument("--resume", metavar="RUN", help="continue this run from its newest checkpoint")
+    parser.add_argument("--algorithm", default="ccpo", help="ccpo list algorithms (default: ccpo)")
+    parser.add_argument("--preset", default="tuned", help="settings for the task: tuned or faithful (default: tuned)")
+    parser.add_argument("--steps", type=float, help="environment steps")
+    parser.add_argument("--seed", type=int, help="seed of everything random (default: 0)")
+    parser.add_argument("--out", default="runs", help="the folder under which the run's own is made (default: runs)")
+    parser.add_argument("--behaviour-thresholds", metavar="LIST", help="thresholds to collect under, e.g. 20,40,60")
+    parser.add_argument("--threshold-range", metavar="LOW,HIGH", help="thresholds to serve, e.g. 10,70")
+    parser.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="environment steps between checkpoints")
+    parser.add_argument("--workers", type=int, help="worker processes for the environments (0: in this process)")
+    parser.add_argument("--episode-length", type=int, help="for a Gymnasium id whose spec has none")
+    parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting (ccpo list settings)"
+    )
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files into RUN/tb")
+
+
+def call(options: argparse.Namespace) -> None:
+    from ccpo import agent
+    from ccpo.cli.display import TrainingDisplay
+
+    names = ("steps", "seed", "behaviour_thresholds", "threshold_range", "checkpoint_every", "workers")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    settings: dict[str, Any] = given | parse_settings(options.set)
+    with TrainingDisplay(tensorboard=options.tensorboard) as display:
+        if options.resume:
+            if settings or options.config:
+                raise ConfigError(
+                    "--resume takes no settings: a run continues as it was configured; start a new one for others"
+                )
+            trained = agent.resume(options.resume, display=display)
+        else:
+            trained = agent.train(
+                options.task,
+                options.algorithm,
+                preset=options.preset,
+                out=options.out,
+                episode_length=options.episode_length,
+                settings_file=options.config,
+                display=display,
+                **settings,
+            )
+    display.finish(trained)

@@ -1,0 +1,323 @@
+"""Names, factories, and the contract that every registered environment keeps."""
+
+import importlib.util
+import pickle
+import subprocess
+import sys
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from ccpo.envs import analytic
+from ccpo.envs.analytic import AnalyticEnv, StaticBudget
+from ccpo.envs.registry import TASKS, EnvFactory, find_task, list_tasks, resolve
+from ccpo.errors import ConfigError, EnvError
+
+HAS_BULLET = all(importlib.util.find_spec(name) for name in ("pybullet", "ccpo.envs.bullet"))
+NEEDS_BULLET = pytest.mark.skipif(not HAS_BULLET, reason="needs the extra 'bullet'")
+EVERY_TASK = [pytest.param(name, marks=[NEEDS_BULLET] if task.extra else []) for name, task in TASKS.items()]
+
+
+def episode(env, *, seed, steps):
+    """The start observation and up to `steps` outcomes under actions drawn from a fixed generator."""
+    rng = np.random.default_rng(0)
+    trace = [env.reset(seed=seed)]
+    for _ in range(steps):
+        trace.append(env.step(rng.uniform(-1.2, 1.2, env.spec.action_size).astype(np.float32)))
+        if trace[-1][3] or trace[-1][4]:
+            break
+    return trace
+
+
+def flat(trace):
+    return np.concatenate([np.hstack(step) for step in trace])
+
+
+@pytest.mark.parametrize("name", EVERY_TASK)
+def test_contract(name):
+    task, factory = TASKS[name], resolve(name)
+    env = factory()
+    assert isinstance(env.env.observation_space, spaces.Box)
+    assert env.spec == factory.spec
+    assert env.spec.episode_length == task.episode_length
+    assert env.spec.task == task.name == name
+
+    start, *outcomes = episode(env, seed=1, steps=task.episode_length)
+    assert start.dtype == np.float32
+    for obs, reward, cost, terminated, truncated in outcomes:
+        assert obs.shape == (env.spec.observation_size,)
+        assert obs.dtype == np.float32
+        assert [type(v) for v in (reward, cost, terminated, truncated)] == [float, float, bool, bool]
+        assert 0.0 <= cost < np.inf
+    assert [any(outcome[3:]) for outcome in outcomes[:-1]] == [False] * (len(outcomes) - 1)
+    terminated, truncated = outcomes[-1][3:]
+    assert terminated != truncated
+    assert truncated == (not terminated and len(outcomes) == task.episode_length)
+    env.close()
+
+
+@pytest.mark.parametrize("name", EVERY_TASK)
+def test_seeds_decide_the_episode(name):
+    def start_of(seed):
+        env = resolve(name)()
+        trace = flat(episode(env, seed=seed, steps=20))
+        env.close()
+        return trace
+
+    first, again, other = start_of(3), start_of(3), start_of(4)
+    np.testing.assert_array_equal(first, again)
+    assert first.shape != other.shape or (first != other).any()
+
+
+@pytest.mark.parametrize("name", EVERY_TASK)
+def test_thresholds_are_in_order(name):
+    task = TASKS[name]
+    low, high = task.threshold_range
+    assert 0.0 < low < min(task.behaviour_thresholds)
+    assert max(task.behaviour_thresholds) < high < np.inf
+    assert list(task.behaviour_thresholds) == sorted(set(task.behaviour_thresholds))
+    assert task.description
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if not task.extra])
+def test_the_constraint_of_an_analytic_task_is_active_over_the_whole_range(name):
+    env = TASKS[name].make()
+    assert isinstance(env, AnalyticEnv)
+    low, high = TASKS[name].threshold_range
+    assert env.min_cost < low
+    assert high < env.max_cost
+    assert env.optimal_return(low) < env.optimal_return(high) < env.optimal_return(env.max_cost)
+
+
+def test_the_five_tasks_of_the_paper_have_its_thresholds():
+    for name, length in {
+        "BallCircle": 200,
+        "CarCircle": 300,
+        "DroneCircle": 300,
+        "DroneRun": 200,
+        "AntRun": 200,
+    }.items():
+        task = TASKS[name]
+        assert task.behaviour_thresholds == (20.0, 40.0, 60.0)
+        assert task.threshold_range == (10.0, 70.0)
+        assert (task.episode_length, task.extra) == (length, "bullet")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("BallCircle", "BallCircle"),
+        ("Ball-Circle", "BallCircle"),
+        ("ball_circle", "BallCircle"),
+        ("SafetyBallCircle-v0", "BallCircle"),
+        ("drone-run", "DroneRun"),
+        ("ccpo/StaticBudget-v0", "StaticBudget"),
+        ("staticbudget-t20", "StaticBudget-T20"),
+        ("StaticBudget-T33", "StaticBudget-T33"),
+        ("Late-Budget-T33-C0.5", "LateBudget-T33-C0.5"),
+        ("DriftBudget-C1e-2", "DriftBudget-C0.01"),
+    ],
+)
+def test_spellings(spelling, name):
+    assert find_task(spelling).name == name
+
+
+def test_variants_have_their_parameters_and_thresholds_without_rounding_noise():
+    task = find_task("LateBudget-T30-C0.1")
+    assert task.behaviour_thresholds == (0.6, 1.2, 1.8)
+    assert task.threshold_range == (0.3, 2.1)
+    assert task.episode_length == 30
+    assert task.make().cost_scale == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("BalCircle", r"unknown task 'BalCircle'; did you mean 'BallCircle'\?"),
+        ("xyz", r"unknown task 'xyz'; choose from: AntCircle, AntRun"),
+        ("", r"unknown task ''; choose from: AntCircle"),
+        ("BallCircle-T50", r"unknown task 'BallCircle-T50'; did you mean 'BallCircle'\?"),
+        ("StaticBudget-T0", r"horizon=0 is not allowed"),
+        ("StaticBudget-C0", r"cost_scale=0.0 is not allowed"),
+    ],
+)
+def test_unknown_tasks_are_errors(name, message):
+    with pytest.raises(ConfigError, match=message):
+        find_task(name)
+
+
+def test_list_tasks():
+    assert list_tasks() == list(TASKS)
+
+
+class Plain(gymnasium.Env):
+    """Without spec, cost and length."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,))
+    action_space = spaces.Box(-2.0, 2.0, (1,))
+    closed = False
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.ones(2, np.float32), 1.0, False, False, {}
+
+    def close(self):
+        self.closed = True
+
+
+def plain_cost(obs, action, reward, next_obs, info):
+    return float(abs(action[0]))
+
+
+def make_plain():
+    return Plain()
+
+
+def check_step(factory, *, episode_length, cost):
+    env = factory()
+    env.reset(seed=0)
+    assert env.step(np.ones(env.spec.action_size, np.float32))[2] == cost
+    assert factory.spec.episode_length == episode_length
+
+
+def test_resolve_a_task_name():
+    factory = resolve("Static-Budget")
+    assert (factory.name, factory.task) == ("StaticBudget", TASKS["StaticBudget"])
+    assert (factory.sendable, factory.single_instance) == (True, False)
+    check_step(factory, episode_length=100, cost=1.0)
+    assert resolve("StaticBudget", episode_length=30).spec.episode_length == 30
+    check_step(resolve("StaticBudget", cost_fn=plain_cost, episode_length=5), episode_length=5, cost=1.0)
+
+
+def test_resolve_a_gymnasium_id_with_a_cost_function():
+    factory = resolve("Pendulum-v1", cost_fn=plain_cost)
+    assert (factory.name, factory.task) == ("Pendulum-v1", None)
+    assert (factory.sendable, factory.single_instance) == (True, False)
+    check_step(factory, episode_length=200, cost=2.0)
+    with pytest.raises(EnvError, match=r"Pendulum-v1: no cost at step 1 of episode 1"):
+        check_step(resolve("Pendulum-v1"), episode_length=200, cost=2.0)
+
+
+def test_resolve_a_gymnasium_id_with_its_module(tmp_path, monkeypatch):
+    (tmp_path / "brings_plain.py").write_text(
+        "import gymnasium\n"
+        "entry_point = 'ccpo.envs.analytic:StaticBudget'\n"
+        "gymnasium.register('brought/Plain-v3', entry_point=entry_point, kwargs={'horizon': 9})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    factory = resolve("brings_plain:brought/Plain-v3")
+    assert factory.name == "brought-Plain-v3"
+    check_step(factory, episode_length=9, cost=1.0)
+    with pytest.raises(EnvError, match=r"cannot import 'no_such_module' for 'no_such_module:X-v0'"):
+        resolve("no_such_module:X-v0")
+
+
+def test_resolve_an_instance():
+    env = Plain()
+    factory = resolve(env, cost_fn=plain_cost, episode_length=4)
+    assert (factory.name, factory.task) == ("Plain", None)
+    assert (factory.sendable, factory.single_instance) == (False, True)
+    check_step(factory, episode_length=4, cost=2.0)
+    assert factory().env is env
+    assert not env.closed
+    made = gymnasium.make("Pendulum-v1")
+    assert resolve(made).name == "Pendulum-v1"
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "sendable"),
+    [
+        (make_plain, "make_plain", True),
+        (Plain, "Plain", True),
+        (lambda: Plain(), "lambda", False),
+        (partial(StaticBudget, horizon=5), "StaticBudget", True),
+        (partial(lambda n: Plain(), 1), "lambda", False),
+    ],
+)
+def test_resolve_a_factory(make, name, sendable):
+    factory = resolve(make, cost_fn=plain_cost, episode_length=4)
+    assert (factory.name, factory.sendable, factory.single_instance) == (name, sendable, False)
+    check_step(factory, episode_length=4, cost=float(factory.spec.action_high[0]))
+    assert factory().env is not factory().env
+
+
+def test_a_cost_function_that_cannot_be_pickled_keeps_the_factory_here():
+    assert not resolve("StaticBudget", cost_fn=lambda *_: 0.0).sendable
+
+
+def test_sendable_factories_survive_pickling_with_and_without_their_cached_spec():
+    factory = resolve("LateBudget-T30")
+    for _ in range(2):
+        copy = pickle.loads(pickle.dumps(factory))
+        assert isinstance(copy, EnvFactory)
+        assert copy.spec == factory.spec
+        np.testing.assert_array_equal(flat(episode(copy(), seed=0, steps=5)), flat(episode(factory(), seed=0, steps=5)))
+
+
+def test_nothing_is_built_before_it_is_needed():
+    def explode():
+        raise AssertionError
+
+    factory = resolve(explode)
+    assert factory.name == "explode"
+    with pytest.raises(AssertionError):
+        _ = factory.spec
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "message"),
+    [
+        (
+            "Pendulm-v1",
+            ConfigError,
+            r"'Pendulm-v1' is neither a task nor a registered Gymnasium id; did you mean 'Pendulum",
+        ),
+        ("BalCircle", ConfigError, r"neither a task nor .*; did you mean 'BallCircle'\?"),
+        ("xyz", ConfigError, r"neither a task nor a registered Gymnasium id; choose from: AntCircle"),
+        ("StaticBudget-T0", ConfigError, r"horizon=0 is not allowed"),
+        (
+            3,
+            EnvError,
+            r"3 is not an environment; give a task name, a Gymnasium id, an environment or a factory",
+        ),
+    ],
+)
+def test_what_cannot_be_resolved_is_an_error(env, error, message):
+    with pytest.raises(error, match=message):
+        resolve(env)
+
+
+def test_vector_environments_are_errors():
+    analytic.register()
+    vector = gymnasium.vector.SyncVectorEnv([StaticBudget] * 2)
+    with pytest.raises(EnvError, match="give a single one or a factory"):
+        resolve(vector)
+    vector.close()
+
+
+def test_an_environment_that_cannot_be_made_is_an_error():
+    gymnasium.register("ccpo-test/Broken-v0", entry_point="ccpo.envs.analytic:StaticBudget", kwargs={"horizon": 0})
+    with pytest.raises(EnvError, match=r"gymnasium cannot make 'ccpo-test/Broken-v0': horizon=0 is not allowed"):
+        resolve("ccpo-test/Broken-v0")()
+
+
+def test_what_is_typed_at_a_prompt_stays_in_its_process():
+    code = (
+        "from ccpo.envs.registry import resolve\n"
+        "from ccpo.envs.analytic import StaticBudget\n"
+        "def make(): return StaticBudget()\n"
+        "print(resolve(make).sendable, resolve(StaticBudget).sendable)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["False", "True"]
+
+
+def test_importing_the_registry_stays_light():
+    code = "import sys, ccpo.envs.registry; print({'jax', 'pybullet', 'matplotlib'} & set(sys.modules))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "set()"

@@ -1,0 +1,39 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ccpo.maths.returns import Horizon, nstep_return
+
+
+def slow_nstep(values, ended, discount):
+    total, last = 0.0, 0
+    for i, (value, end) in enumerate(zip(values, ended, strict=True)):
+        total, last = total + discount**i * value, i
+        if end:
+            break
+    return total, last, discount ** (last + 1)
+
+
+def test_nstep_equals_a_plain_loop():
+    rng = np.random.default_rng(0)
+    for steps in (1, 2, 5):
+        values, ended = rng.normal(size=(steps, 50)), rng.random((steps, 50)) < 0.3
+        result = nstep_return(jnp.asarray(values, jnp.float32), jnp.asarray(ended), 0.9)
+        expected = np.array([slow_nstep(values[:, b], ended[:, b], 0.9) for b in range(50)])
+        np.testing.assert_allclose(np.stack(result, axis=1), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [20, 200])
+@pytest.mark.parametrize("discount", [0.9, 0.97, 1.0])
+@pytest.mark.parametrize("name", ["endless", "finite"])
+def test_q_threshold_is_the_mean_value_of_an_even_cost(name, length, discount):
+    """Cost c a step, T steps: the episodic cost is cT, and ε_q must equal the mean Q_c that such a policy has."""
+    if name == "endless" and discount == 1.0:
+        return
+    cost = 0.3
+    if name == "endless":
+        mean_q = cost / (1 - discount)
+    else:
+        mean_q = np.mean([sum(cost * discount**i for i in range(h)) for h in range(1, length + 1)])
+    horizon = Horizon(name, length, discount)
+    assert horizon.q_threshold(cost * length) == pytest.approx(mean_q, rel=1e-6)

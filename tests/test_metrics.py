@@ -1,0 +1,262 @@
+"""Metrics against slow loops and scipy, on tables small enough to check by hand."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccpo.errors import FormatError
+from ccpo.metrics import (
+    COLUMNS,
+    GRIDS,
+    EpisodeTable,
+    bootstrap_interval,
+    estimate,
+    grids,
+    iqm,
+    largest_inversion,
+    per_threshold,
+    summarise,
+    violation,
+)
+
+BEHAVIOUR = [20, 40, 60]
+
+
+def make_table(thresholds=GRIDS["13"], tasks=("Toy",), algorithms=("ccpo",), seeds=3, episodes=4):
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "task": task,
+            "algorithm": algorithm,
+            "seed": seed,
+            "threshold": threshold,
+            "episode": episode,
+            "reward": rng.normal(100, 10) + threshold,
+            "cost": rng.uniform(0, 1.5) * threshold,
+            "length": 200,
+        }
+        for task in tasks
+        for algorithm in algorithms
+        for seed in range(seeds)
+        for threshold in thresholds
+        for episode in range(episodes)
+    ]
+    return EpisodeTable.from_rows(rows), rows
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def slow_average(rows, seed, thresholds, value):
+    """By episode, then over episodes, then over thresholds."""
+    return mean(
+        mean(value(row) for row in rows if row["seed"] == seed and row["threshold"] == threshold)
+        for threshold in thresholds
+    )
+
+
+@pytest.mark.parametrize("grid", ["13", "7"])
+def test_summary_equals_the_slow_version(grid):
+    table, rows = make_table()
+    (summary,) = [s for s in summarise(table, BEHAVIOUR) if s.grid == grid]
+    thresholds = GRIDS[grid]
+    unseen = [threshold for threshold in thresholds if threshold not in BEHAVIOUR]
+
+    def cv(row):
+        return max(0.0, row["cost"] - row["threshold"])
+
+    for name, chosen, value in [
+        ("R", thresholds, lambda row: row["reward"]),
+        ("CV", thresholds, cv),
+        ("R-G", unseen, lambda row: row["reward"]),
+        ("CV-G", unseen, cv),
+    ]:
+        by_seed = [slow_average(rows, seed, chosen, value) for seed in range(3)]
+        assert summary.metrics[name].mean == pytest.approx(mean(by_seed))
+        assert summary.metrics[name].std == pytest.approx(np.std(by_seed, ddof=1))
+    assert (summary.thresholds, summary.seeds) == (int(grid), 3)
+    assert summary.episodes == int(grid) * 3 * 4
+
+
+def test_unequal_numbers_of_episodes_weigh_thresholds_equally():
+    costs = {10.0: [10, 30], 20.0: [20, 20, 20, 60]}
+    rows = [
+        dict(zip(COLUMNS, ("T", "a", 0, threshold, i, 0.0, cost, 1), strict=True))
+        for threshold, of_threshold in costs.items()
+        for i, cost in enumerate(of_threshold)
+    ]
+    (summary,) = summarise(EpisodeTable.from_rows(rows), [20])
+    assert summary.grid == "all"
+    assert summary.metrics["CV"].mean == (20 / 2 + 40 / 4) / 2
+    assert summary.metrics["CV-G"].mean == 10.0
+
+
+def test_violation_is_taken_by_episode():
+    np.testing.assert_array_equal(violation(np.array([5.0, 15.0]), np.array([10.0, 10.0])), [0.0, 5.0])
+
+
+def test_per_threshold_equals_the_slow_version():
+    table, rows = make_table(thresholds=(10.0, 20.0), algorithms=("b", "a"))
+    results = per_threshold(table, BEHAVIOUR)
+    assert [(r.algorithm, r.threshold, r.seen) for r in results] == [
+        ("b", 10.0, False),
+        ("b", 20.0, True),
+        ("a", 10.0, False),
+        ("a", 20.0, True),
+    ]
+    for result in results:
+        of = [r for r in rows if (r["algorithm"], r["threshold"]) == (result.algorithm, result.threshold)]
+        assert (result.seeds, result.episodes) == (3, 12)
+        assert result.reward_mean == pytest.approx(np.mean([r["reward"] for r in of]))
+        assert result.reward_std == pytest.approx(np.std([r["reward"] for r in of]))
+        assert result.cost_mean == pytest.approx(np.mean([r["cost"] for r in of]))
+        assert result.cost_std == pytest.approx(np.std([r["cost"] for r in of]))
+        excess = [max(0.0, r["cost"] - r["threshold"]) for r in of]
+        assert result.violation_mean == pytest.approx(np.mean(excess))
+        assert result.violation_std == pytest.approx(np.std(excess))
+
+
+def test_grids():
+    assert list(grids(np.array(GRIDS["13"]))) == ["13", "7"]
+    assert list(grids(np.array(GRIDS["7"]))) == ["7"]
+    assert grids(np.array([2.0, 1.0])) == {"all": (1.0, 2.0)}
+    assert list(grids(np.array([5.0, *GRIDS["13"]]))) == ["all", "13", "7"]
+
+
+def test_all_thresholds_seen_leaves_the_generalised_metrics_empty():
+    table, _ = make_table(thresholds=(20.0, 40.0))
+    (summary,) = summarise(table, BEHAVIOUR)
+    assert math.isnan(summary.metrics["R-G"].mean)
+    assert not math.isnan(summary.metrics["R"].mean)
+    assert json.loads(json.dumps(summary.as_dict(), allow_nan=False))["metrics"]["R-G"]["mean"] is None
+
+
+def test_one_seed_has_no_spread():
+    table, _ = make_table(seeds=1)
+    metric = summarise(table, BEHAVIOUR)[0].metrics["R"]
+    assert math.isnan(metric.std)
+    assert math.isnan(metric.low)
+    assert metric.iqm == metric.mean
+
+
+def test_a_seed_that_lacks_a_threshold_is_refused():
+    table, _ = make_table()
+    partial = table.select(~((table.seed == 1) & (table.threshold == 25)))
+    with pytest.raises(FormatError, match="Toy ccpo: seed 1 has no episode at threshold 25"):
+        summarise(partial, BEHAVIOUR)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
+def test_iqm_equals_scipy(values):
+    assert iqm(np.array(values)) == pytest.approx(scipy.stats.trim_mean(values, 0.25), abs=1e-6)
+
+
+@given(st.lists(st.integers(-50, 50), min_size=1, max_size=12))
+def test_largest_inversion_equals_all_pairs(values):
+    pairs = [values[i] - values[j] for i in range(len(values)) for j in range(i, len(values))]
+    assert largest_inversion(np.array(values, float)) == max(pairs)
+
+
+def test_inversions_are_taken_by_seed():
+    rewards = {0: [1.0, 5.0, 2.0], 1: [3.0, 1.0, 4.0]}
+    rows = [
+        dict(zip(COLUMNS, ("T", "a", seed, float(t), 0, reward, 2.0 * t, 1), strict=True))
+        for seed, curve in rewards.items()
+        for t, reward in enumerate(curve)
+    ]
+    metrics = summarise(EpisodeTable.from_rows(rows), [])[0].metrics
+    assert metrics["reward inversion"].mean == (3.0 + 2.0) / 2
+    assert metrics["cost inversion"].mean == 0.0
+
+
+def test_bootstrap_equals_scipy_for_one_stratum():
+    values = np.random.default_rng(0).normal(10, 2, 30)
+    ours = bootstrap_interval([values], lambda x: np.mean(x, axis=-1), resamples=4000)
+    theirs = scipy.stats.bootstrap(
+        (values,), np.mean, method="percentile", n_resamples=4000, rng=np.random.default_rng(1)
+    ).confidence_interval
+    np.testing.assert_allclose(ours, theirs, atol=0.1)
+
+
+def test_bootstrap_resamples_within_strata():
+    assert bootstrap_interval([np.full(5, 1.0), np.full(5, 3.0)], lambda x: np.mean(x, axis=-1)) == (2.0, 2.0)
+    assert all(map(math.isnan, bootstrap_interval([np.ones(5), np.ones(1)])))
+    assert bootstrap_interval([np.arange(9.0)]) == bootstrap_interval([np.arange(9.0)])
+
+
+def test_estimate_orders_its_parts():
+    result = estimate(np.array([1.0, 2.0, 3.0, 10.0]))
+    assert result.low <= result.iqm <= result.high
+    assert (result.mean, result.iqm) == (4.0, 2.5)
+
+
+def test_csv_round_trip_is_exact(tmp_path):
+    table, _ = make_table(tasks=("Ball, the first", "Größe"))
+    table.write_csv(tmp_path / "new" / "episodes.csv")
+    back = EpisodeTable.read_csv(tmp_path / "new" / "episodes.csv")
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(back, name), getattr(table, name))
+    with (tmp_path / "new" / "episodes.csv").open(newline="", encoding="utf-8") as file:
+        assert tuple(next(csv.reader(file))) == COLUMNS
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["episodes.csv"]
+
+
+def test_empty_and_joined_tables(tmp_path):
+    empty = EpisodeTable.from_rows([])
+    empty.write_csv(tmp_path / "e.csv")
+    assert len(EpisodeTable.read_csv(tmp_path / "e.csv")) == 0
+    assert summarise(empty, BEHAVIOUR) == per_threshold(empty, BEHAVIOUR) == []
+    first, second = make_table(tasks=("A",))[0], make_table(tasks=("B",))[0]
+    joined = EpisodeTable.concatenate([first, second])
+    assert [task for task, _, _ in joined.groups()] == ["A", "B"]
+    with pytest.raises(FormatError, match="156 rows repeat an episode"):
+        EpisodeTable.concatenate([first, first])
+
+
+HEADER = ",".join(COLUMNS)
+GOOD = "T,a,0,10,0,1.5,2,200"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "starts with 'nothing'"),
+        ("task,seed\n", "expected the columns task,algorithm"),
+        (f"{HEADER},extra\n{GOOD},1\n", "expected the columns"),
+        (f"{HEADER}\n{GOOD}\nT,a,0,10\n", "line 3 has 4 fields, expected 8"),
+        (f"{HEADER}\n{GOOD}\n\n", "line 3 has 0 fields"),
+        (f"{HEADER}\n{GOOD.replace('1.5', 'high')}\n", "column 'reward' cannot be read as float64"),
+        (f"{HEADER}\n{GOOD.replace('1.5', 'nan')}\n", "column 'reward' holds NaN"),
+        (f"{HEADER}\n{GOOD.replace('200', '2.5')}\n", "column 'length' cannot be read as int64"),
+        (f"{HEADER}\n{GOOD.replace(',10,', ',-10,')}\n", "must be ≥ 0"),
+        (f"{HEADER}\n{GOOD}\n{GOOD}\n", "1 rows repeat an episode"),
+        (f'{HEADER}\n"{GOOD}\n', "cannot read episodes"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path, text, message):
+    path = tmp_path / "episodes.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(FormatError, match=message) as caught:
+        EpisodeTable.read_csv(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_and_wrong_rows_are_refused(tmp_path):
+    with pytest.raises(FormatError, match="cannot read episodes"):
+        EpisodeTable.read_csv(tmp_path / "none.csv")
+    with pytest.raises(FormatError, match=r"a row has the fields \['task'\]"):
+        EpisodeTable.from_rows([{"task": "T"}])
+    row = dict(zip(COLUMNS, ("T", "a", 0.5, 10.0, 0, 1.0, 2.0, 200), strict=True))
+    with pytest.raises(FormatError, match="column 'seed' must hold whole numbers"):
+        EpisodeTable.from_rows([row])
+    columns = {name: np.zeros(2) for name in COLUMNS} | {"cost": np.zeros(3)}
+    with pytest.raises(FormatError, match=r"column 'cost' has shape \(3,\), expected \(2,\)"):
+        EpisodeTable(**columns)
