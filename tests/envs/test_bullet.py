@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from ccpo.envs.bullet import BULLET_TASKS, BulletEnv, make_bullet, scene
-from ccpo.errors import ConfigError, EnvError, NumericalError
+from ccpo.envs.bullet import BULLET_TASKS, BulletEnv, _packages, make_bullet, scene
+from ccpo.errors import ConfigError, EnvError, MissingExtraError, NumericalError
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("pybullet") and find_spec("bullet_safety_gym")), reason="needs the extra 'bullet'"
@@ -235,6 +235,13 @@ def test_errors_say_what_to_do(make):
         env.step(np.zeros(2))
     with pytest.raises(EnvError, match="was closed; make a new one"):
         env.reset()
+
+
+def test_a_missing_package_names_its_extra(monkeypatch):
+    _packages.cache_clear()
+    monkeypatch.setitem(sys.modules, "pybullet", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'ccpo\[bullet\]'"):
+        make_bullet("BallRun")
 
 
 def test_gymnasium_finds_nothing_to_say(make):

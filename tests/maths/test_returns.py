@@ -5,11 +5,11 @@ import pytest
 from ccpo.maths.returns import Horizon, nstep_return
 
 
-def slow_nstep(values, ended, discount):
+def slow_nstep(values, ended, discount, limit):
     total, last = 0.0, 0
     for i, (value, end) in enumerate(zip(values, ended, strict=True)):
         total, last = total + discount**i * value, i
-        if end:
+        if end or i + 1 == limit:
             break
     return total, last, discount ** (last + 1)
 
@@ -18,8 +18,10 @@ def test_nstep_equals_a_plain_loop():
     rng = np.random.default_rng(0)
     for steps in (1, 2, 5):
         values, ended = rng.normal(size=(steps, 50)), rng.random((steps, 50)) < 0.3
-        result = nstep_return(jnp.asarray(values, jnp.float32), jnp.asarray(ended), 0.9)
-        expected = np.array([slow_nstep(values[:, b], ended[:, b], 0.9) for b in range(50)])
+        limit = rng.integers(1, steps + 1, size=50)
+        arrays = jnp.asarray(values, jnp.float32), jnp.asarray(ended)
+        result = nstep_return(*arrays, 0.9, limit=jnp.asarray(limit))
+        expected = np.array([slow_nstep(values[:, b], ended[:, b], 0.9, limit[b]) for b in range(50)])
         np.testing.assert_allclose(np.stack(result, axis=1), expected, rtol=1e-5, atol=1e-6)
 
 

@@ -6,7 +6,7 @@ inference, a convex E-step for each of a set of thresholds followed by one super
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,9 @@ class Config(Settings):
     mstep_multiplier_rate: float = setting(
         0.01, "rate, in the logarithm, of the multipliers of these two bounds", above=0
     )
-    mstep_knots: int = setting(7, "knots of these multipliers over the threshold range", low=2)
+    knots: int = setting(
+        7, "evenly spaced thresholds at which multipliers of these bounds and levels of cost are kept", low=2
+    )
     multiplier_max: float = setting(100.0, "λ_max: where the E-step gives up on the reward", above=0)
     temperature_min: float = setting(1e-5, "η_min", above=0)
     pretrain_share: float = setting(0.3, "share of the run on behaviour thresholds only", low=0, high=1)
@@ -65,6 +67,18 @@ class Config(Settings):
     relabel_share: float = setting(
         0.5, "fine-tuning: share of critic targets with a threshold drawn from the whole range", low=0, high=1
     )
+    constraint: str = setting(
+        "advantage",
+        "what the E-step bounds: the batch's mean of Q_c (value), or its change against a running level (advantage)",
+        choices=("value", "advantage"),
+    )
+    constraint_gain: float = setting(
+        0.1, "advantage: the share of the distance to the threshold that one E-step may close", above=0
+    )
+    level_rate: float = setting(0.02, "rate of the running level of Q_c, at each update", above=0, high=1)
+    rate_decay: float = setting(
+        0.0, "share of the actor's and critics' rates that is gone at the end of the run", low=0, high=1
+    )
     feedback_rate: float = setting(
         0.0, "rate at which measured episodic costs correct q_threshold; 0 is off", low=0, high=1
     )
@@ -73,6 +87,10 @@ class Config(Settings):
         0.0, "rate of the averaged actor that is deployed; 0 deploys the actor itself", low=0, high=1
     )
     normalise_observations: bool = setting(False, "running normalisation of observations")
+
+
+SPREAD_RATE = 0.05
+LEVEL_STATES = 32
 
 
 class State(NamedTuple):
@@ -88,10 +106,13 @@ class State(NamedTuple):
     kl_multipliers: mstep.KLMultipliers
     normaliser: normaliser.Normaliser
     reward_unit: Array
+    cost_level: Array
+    """At evenly spaced thresholds: the mean of Q_c over visited states under the policy, times ε_H."""
     cost_bias: Array
     """By behaviour threshold: predicted minus measured episodic cost."""
-    cost_spread: Array
-    """By behaviour threshold: standard deviation of episodic cost."""
+    cost_mean: Array
+    cost_variance: Array
+    """By behaviour threshold: running moments of measured episodic cost."""
     updates: Array
     key: Array
 
@@ -105,7 +126,7 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         "reward": _init_critic(config, problem, reward_key),
         "cost": _init_critic(config, problem, cost_key),
     }
-    multipliers = mstep.init_multipliers(config.mstep_knots, value=10.0)
+    multipliers = mstep.init_multipliers(config.knots, value=10.0)
     per_threshold = jnp.zeros(len(problem.behaviour_thresholds))
     state = State(
         actor=actor,
@@ -118,8 +139,10 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         kl_multipliers=multipliers,
         normaliser=normaliser.init(spec.observation_size),
         reward_unit=jnp.ones(()),
+        cost_level=jnp.zeros(config.knots),
         cost_bias=per_threshold,
-        cost_spread=per_threshold,
+        cost_mean=per_threshold,
+        cost_variance=per_threshold,
         updates=jnp.zeros((), jnp.int32),
         key=key,
     )
@@ -185,11 +208,12 @@ def step(
     config: Config, problem: Problem, experience: Experience, state: State, _: None = None
 ) -> tuple[State, dict[str, Array]]:
     """One gradient update: critics, E-step for a set of thresholds, M-step over all of them, targets."""
-    key, *keys = jax.random.split(state.key, 4)
+    key, *keys = jax.random.split(state.key, 5)
     state = state._replace(key=key)
     state, critic_metrics = update_critics(config, problem, state, experience, keys[0])
-    conditions = draw_conditions(config, problem, experience, keys[1])
-    state, policy_metrics = update_policy(config, problem, state, experience, conditions, keys[2])
+    state = update_cost_level(config, problem, state, experience, keys[1])
+    conditions = draw_conditions(config, problem, experience, keys[2])
+    state, policy_metrics = update_policy(config, problem, state, experience, conditions, keys[3])
     return track(config, state), critic_metrics | policy_metrics
 
 
@@ -198,11 +222,7 @@ def observe(config: Config, problem: Problem, state: State, experience: Experien
     rollout = experience.rollout
     if config.normalise_observations:
         state = state._replace(normaliser=normaliser.merge(state.normaliser, rollout.obs))
-    state = _rescale_reward(state, rollout)
-    key, sub = jax.random.split(state.key)
-    state = state._replace(key=key)
-    predicted = predicted_cost(config, problem, state, experience, sub)
-    return _feed_back(config, problem, state, experience, predicted)
+    return _feed_back(config, problem, _rescale_reward(state, rollout), experience)
 
 
 def _rescale_reward(state: State, rollout: Transition) -> State:
@@ -218,22 +238,8 @@ def _rescale_reward(state: State, rollout: Transition) -> State:
     return state._replace(reward_unit=unit, critic=rescale(state.critic), critic_target=rescale(state.critic_target))
 
 
-def predicted_cost(config: Config, problem: Problem, state: State, experience: Experience, key: Array) -> Array:
-    """The episodic cost that the critic expects under each behaviour threshold, from states visited there: [N]."""
-    thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
-    state_key, action_key = jax.random.split(key)
-    steps = draw_states(config, problem, experience, thresholds, state_key, count=256)
-    obs = state.normaliser(steps.obs)
-    condition = jnp.broadcast_to(thresholds[:, None], obs.shape[:-1])
-    mean, std = policy(problem, state.actor, obs, condition)
-    action = gaussian.sample(action_key, mean, std, count=1)
-    inputs = critic_inputs(config, problem, obs, steps.time_to_go)
-    q = q_values(config, problem, state.critic["cost"], inputs, action, condition)
-    return q.mean(axis=(1, 2)) * problem.threshold_range[1]
-
-
 def _feed_back(
-    config: Config, problem: Problem, state: State, experience: Experience, predicted: Array
+    config: Config, problem: Problem, state: State, experience: Experience
 ) -> tuple[State, dict[str, Array]]:
     """Move the estimates of critic bias and cost spread towards what finished episodes show."""
     source = problem.lane_deployed if problem.deployed_lanes else np.ones(problem.lanes, bool)
@@ -246,13 +252,45 @@ def _feed_back(
 
     measured = average(stats.cost)
     thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
-    rate = jnp.where((count > 0) & (state.updates > 0), config.feedback_rate, 0.0)
+    predicted = level_at(problem, state, thresholds)
+    known = (count > 0) & (state.updates > 0)
     bias = jnp.clip(predicted - measured, -thresholds, thresholds)
-    bias = state.cost_bias + rate * (bias - state.cost_bias)
-    deviation = jnp.sqrt(jnp.maximum(average(stats.cost_square) - measured**2, 0.0))
-    spread = state.cost_spread + jnp.where(count > 1, 0.1, 0.0) * (deviation - state.cost_spread)
-    metrics = {"feedback/predicted_cost": predicted.mean(), "feedback/cost_bias": bias.mean()}
-    return state._replace(cost_bias=bias, cost_spread=spread), metrics
+    bias = state.cost_bias + jnp.where(known, config.feedback_rate, 0.0) * (bias - state.cost_bias)
+    rate = jnp.where(known, SPREAD_RATE, 0.0)
+    surprise = measured - state.cost_mean
+    within = average(stats.cost_square) - measured**2
+    variance = (1.0 - rate) * (state.cost_variance + rate * surprise**2) + rate * within
+    state = state._replace(cost_bias=bias, cost_mean=state.cost_mean + rate * surprise, cost_variance=variance)
+    metrics = {
+        "feedback/predicted_cost": predicted.mean(),
+        "feedback/cost_bias": bias.mean(),
+        "feedback/cost_spread": jnp.sqrt(jnp.maximum(variance, 0.0)).mean(),
+    }
+    return state, metrics
+
+
+def level_at(problem: Problem, state: State, thresholds: Array) -> Array:
+    """The episodic cost that the critic expects of the policy under each threshold: [C] → [C]."""
+    return jnp.interp(thresholds, _knots(problem, state.cost_level.shape[0]), state.cost_level)
+
+
+def _knots(problem: Problem, count: int) -> Array:
+    return jnp.linspace(*problem.threshold_range, count)
+
+
+def update_cost_level(config: Config, problem: Problem, state: State, experience: Experience, key: Array) -> State:
+    """Follow the mean of Q_c over the states that the policy visits under each of the evenly spaced thresholds."""
+    thresholds = _knots(problem, config.knots)
+    state_key, action_key = jax.random.split(key)
+    steps = draw_states(config, problem, experience, thresholds, state_key, count=LEVEL_STATES)
+    obs = state.normaliser(steps.obs)
+    condition = jnp.broadcast_to(thresholds[:, None], obs.shape[:-1])
+    action = gaussian.sample(action_key, *policy(problem, state.actor, obs, condition), count=1)
+    inputs = critic_inputs(config, problem, obs, steps.time_to_go)
+    q = q_values(config, problem, state.critic["cost"], inputs, action, condition)
+    fresh = q.mean(axis=(1, 2)) * problem.threshold_range[1]
+    rate = jnp.maximum(config.level_rate, 1.0 / (state.updates + 1.0))
+    return state._replace(cost_level=state.cost_level + rate * (fresh - state.cost_level))
 
 
 def critic_inputs(config: Config, problem: Problem, obs: Array, time_to_go: Array) -> Array:
@@ -282,7 +320,13 @@ def update_critics(
 
     grads, metrics = jax.grad(loss, has_aux=True)(state.critic)
     change, opt = optax.adam(config.critic_rate).update(grads, state.critic_opt)
+    change = _decayed(config, experience, change)
     return state._replace(critic=optax.apply_updates(state.critic, change), critic_opt=opt), metrics
+
+
+def _decayed(config: Config, experience: Experience, change: Any) -> Any:
+    """Smaller steps towards the end of the run."""
+    return jax.tree.map(lambda x: x * (1.0 - config.rate_decay * experience.progress), change)
 
 
 def relabel(config: Config, problem: Problem, threshold: Array, progress: Array, key: Array) -> Array:
@@ -309,9 +353,11 @@ def critic_targets(
         "cost": problem.threshold_range[1] / problem.spec.episode_length * span,
     }
     ended = window.terminated | window.truncated
+    # Later steps of a window follow the threshold of the data: under another one, only the first says what is true.
+    limit = jnp.where(threshold == window.threshold[0], config.nstep, 1)
     returns = {
-        "reward": nstep_return(window.reward, ended, config.discount),
-        "cost": nstep_return(window.cost, ended, config.discount),
+        "reward": nstep_return(window.reward, ended, config.discount, limit=limit),
+        "cost": nstep_return(window.cost, ended, config.discount, limit=limit),
     }
     last = returns["reward"].last
     obs, terminated, time_to_go = (
@@ -365,8 +411,22 @@ def draw_states(
 def cost_target(config: Config, problem: Problem, state: State, thresholds: Array) -> Array:
     """What the E-step may let the critic's mean episodic cost be: ε, less the margin, plus the critic's bias: [C]."""
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
-    margin = config.violation_margin * jnp.interp(thresholds, behaviour, state.cost_spread)
+    spread = jnp.sqrt(jnp.maximum(state.cost_variance, 0.0))
+    margin = config.violation_margin * jnp.interp(thresholds, behaviour, spread)
     return thresholds - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
+
+
+def q_threshold(config: Config, problem: Problem, state: State, thresholds: Array, q_cost: Array) -> Array:
+    """The bound on E_s E_q[Q_c], in the critic's unit, for q_cost [C, S, K] under the old policy: [C] → [C].
+
+    value: ε_q itself, as in Eq. (8). advantage: E_s E_π[Q_c] + gain·(ε_q − level), which bounds the *change* of Q_c; the level is
+    averaged over many batches, so that which states a batch happens to hold does not decide whether it is safe.
+    """
+    target = cost_target(config, problem, state, thresholds)
+    if config.constraint == "value":
+        return target / problem.threshold_range[1]
+    slack = (target - level_at(problem, state, thresholds)) / problem.threshold_range[1]
+    return q_cost.mean(axis=(1, 2)) + config.constraint_gain * slack
 
 
 def update_policy(
@@ -380,15 +440,18 @@ def update_policy(
     old_policy = policy(problem, state.actor_old, obs, condition)
     action = gaussian.sample(action_key, *old_policy, count=config.action_samples)
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
+    q_cost = q_values(config, problem, state.critic["cost"], inputs, action, condition)
     solution = estep(
         q_values(config, problem, state.critic["reward"], inputs, action, condition),
-        q_values(config, problem, state.critic["cost"], inputs, action, condition),
-        cost_target(config, problem, state, thresholds) / problem.threshold_range[1],
+        q_cost,
+        q_threshold(config, problem, state, thresholds, q_cost),
         kl_bound=config.estep_kl_bound,
         multiplier_max=config.multiplier_max,
         temperature_min=config.temperature_min,
     )
-    state, divergences = _mstep(config, problem, state, obs, condition, action=action, weights=solution.weights)
+    state, divergences = _mstep(
+        config, problem, state, experience, obs, condition=condition, action=action, weights=solution.weights
+    )
     return state, policy_metrics(config, solution, divergences, old_policy[1])
 
 
@@ -396,9 +459,10 @@ def _mstep(
     config: Config,
     problem: Problem,
     state: State,
+    experience: Experience,
     obs: Array,
-    condition: Array,
     *,
+    condition: Array,
     action: Array,
     weights: Array,
 ) -> tuple[State, tuple[Array, Array]]:
@@ -429,7 +493,7 @@ def _mstep(
         for log, kl, bound in zip(state.kl_multipliers, divergences, bounds, strict=True)
     ]
     state = state._replace(
-        actor=optax.apply_updates(state.actor, change),
+        actor=optax.apply_updates(state.actor, _decayed(config, experience, change)),
         actor_opt=actor_opt,
         kl_multipliers=mstep.KLMultipliers(*multipliers),
     )

@@ -11,6 +11,8 @@ from ccpo.errors import CCPOError
 COMMANDS = {
     "train": "train an agent, or continue a run",
     "evaluate": "measure a trained agent over thresholds: table, eval.csv and figure",
+    "render": "draw the paths of a policy under several thresholds: PNG, SVG and an animation",
+    "play": "open the playground: turn the threshold of a policy live, in the browser",
     "list": "show tasks, algorithms or settings",
 }
 

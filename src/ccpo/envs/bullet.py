@@ -136,12 +136,13 @@ class BulletEnv(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Start an episode; `seed` starts the stream of random numbers anew."""
+        if self._stock.bullet_client_id < 0:
+            raise EnvError(f"{self.task} was closed; make a new one with make_bullet('{self.task}')")
         if seed is not None:
             if not 0 <= seed < 2**32:
                 raise ConfigError(f"the seed {seed} is not allowed; choose one from 0 to 2**32 - 1")
-            super().reset(seed=seed)
+            super().reset(seed=int(seed))
             np.random.RandomState(self._stream).seed(seed)
-        self._refuse_if_closed()
         if self._first_state is not None:
             self._restore(self._first_state)
         with _as_global_generator(self._stream):
@@ -187,10 +188,6 @@ class BulletEnv(gymnasium.Env):
 
     def _read_motion(self) -> Motion:
         return Motion(*self._pose(), *self._velocity())
-
-    def _refuse_if_closed(self) -> None:
-        if self._stock.bullet_client_id < 0:
-            raise EnvError(f"{self.task} was closed; make a new one with make_bullet('{self.task}')")
 
 
 def make_bullet(task: str) -> BulletEnv:

@@ -177,11 +177,11 @@ def solve_dual(
     box = _Box(temperature_min, multiplier_max)
     problem = _normalise(q_reward, q_cost, q_threshold, measure=measure, kl_bound=kl_bound, box=box)
     first = _gaussian_minimum(problem) if start is None else _to_units(problem, start)
-    point = _minimise(problem, first, running=jnp.bool_(True), iterations=iterations)
+    point = _minimise(problem, first, iterations=iterations)
     temperature, multiplier, _ = _from_units(problem, point, box)
     samples = {"log_weights": log_weights, "state_weights": state_weights}
     value = dual(temperature, multiplier, q_reward, q_cost, q_threshold, kl_bound=kl_bound, **samples)
-    return jax.lax.stop_gradient(Dual(temperature, multiplier, value))
+    return Dual(temperature, multiplier, value)
 
 
 def estep(
@@ -214,12 +214,11 @@ def estep(
     def of_threshold(q_r: Array, q_c: Array, q_eps: Array, log_w: Array | None, state_w: Array | None) -> EStep:
         measure = _measure(q_r.shape, log_w, state_w)
         problem = _normalise(q_r, q_c, q_eps, measure=measure, kl_bound=kl_bound, box=box)
-        first = _gaussian_minimum(problem)
-        point = _minimise(problem, first, running=jnp.bool_(True), iterations=iterations)
+        point = _minimise(problem, _gaussian_minimum(problem), iterations=iterations)
         temperature, multiplier, at_bound = _from_units(problem, point, box)
         exponent = (problem.reward - point.multiplier * problem.cost) / point.temperature
-        cautious = _cost_minimum(problem, running=at_bound, iterations=iterations)
-        exponent = jnp.where(at_bound, -problem.cost / cautious, exponent)
+        cost_temperature = _cost_minimum(problem, wanted=at_bound, iterations=iterations)
+        exponent = jnp.where(at_bound, -problem.cost / cost_temperature, exponent)
         _, kl, weights = _tilt(exponent, measure)
         return EStep(
             weights=weights.T,
@@ -231,8 +230,9 @@ def estep(
             effective_samples=measure.mean(1.0 / jnp.sum(weights**2, axis=0)),
         )
 
-    result = jax.vmap(of_threshold)(q_reward, q_cost, q_threshold, log_weights, state_weights)
-    return jax.lax.stop_gradient(result)
+    # q* is a target of the M-step, not a function to differentiate.
+    data = jax.lax.stop_gradient((q_reward, q_cost, q_threshold, log_weights, state_weights))
+    return jax.vmap(of_threshold)(*data)
 
 
 def _measure(shape: tuple[int, ...], log_weights: Array | None, state_weights: Array | None) -> _Measure:
@@ -360,8 +360,8 @@ def _gaussian_minimum(problem: _Problem) -> _Point:
     return _model_minimum(problem, _Point(jnp.float32(jnp.inf), zero), _Moments(zero, zero, one, zero, one))
 
 
-def _cost_minimum(problem: _Problem, *, running: Array, iterations: int) -> Array:
-    """The temperature η_c, in units of the cost, of the cost-minimising step of the trust region."""
+def _cost_minimum(problem: _Problem, *, wanted: Array, iterations: int) -> Array:
+    """The temperature η_c, in units of the cost, of the cost-minimising step of the trust region, if wanted."""
     zero = jnp.float32(0.0)
     problem = problem._replace(
         reward=-problem.cost,
@@ -370,10 +370,10 @@ def _cost_minimum(problem: _Problem, *, running: Array, iterations: int) -> Arra
         low=_Point(zero, zero),
         multiplier_high=zero,
     )
-    return _minimise(problem, _gaussian_minimum(problem), running=running, iterations=iterations).temperature
+    return _minimise(problem, _gaussian_minimum(problem), wanted=wanted, iterations=iterations).temperature
 
 
-def _minimise(problem: _Problem, start: _Point, *, running: Array, iterations: int) -> _Point:
+def _minimise(problem: _Problem, start: _Point, *, iterations: int, wanted: Array = True) -> _Point:
     """Minimise the dual by model steps, each with a line search that looks at slopes alone.
 
     g is convex along the line, so a slope that has not risen far above zero means descent; and unlike the
@@ -405,6 +405,6 @@ def _minimise(problem: _Problem, start: _Point, *, running: Array, iterations: i
         return jax.tree.map(lambda o, s: jnp.where(accept, o, s), onward, shorter)
 
     zero = jnp.float32(0.0)
-    search = _Search(start, start, zero, zero, running, jnp.int32(0))
+    search = _Search(start, start, zero, zero, jnp.asarray(wanted), jnp.int32(0))
     search = jax.lax.while_loop(lambda s: s.running & (s.steps < iterations), step, search)
     return jax.tree.map(lambda p, t: jnp.where(search.running, p, t), search.point, search.target)

@@ -55,12 +55,15 @@ class NStep(NamedTuple):
     discount: Array
 
 
-def nstep_return(values: Array, ended: Array, discount: float) -> NStep:
-    """Sum of up to n discounted values that stops behind the first step that ends an episode: [n, B] twice → [B]."""
-    steps = values.shape[0]
-    powers = discount ** jnp.arange(steps, dtype=values.dtype)
-    before = jnp.cumsum(ended.astype(values.dtype), axis=0) - ended
-    counted = (before == 0).astype(values.dtype)
+def nstep_return(values: Array, ended: Array, discount: float, *, limit: Array | None = None) -> NStep:
+    """Sum of discounted values up to the first step that ends an episode, and of at most `limit` [B] steps if given.
+
+    values, ended [n, B] → three arrays [B].
+    """
+    index = jnp.arange(values.shape[0])[:, None]
+    counted = jnp.cumsum(ended, axis=0) - ended == 0
+    if limit is not None:
+        counted &= index < limit[None, :]
     last = counted.sum(axis=0).astype(jnp.int32) - 1
-    value = jnp.sum(values * counted * powers[:, None], axis=0)
+    value = jnp.sum(values * counted * discount ** index.astype(values.dtype), axis=0)
     return NStep(value, last, discount ** (last + 1.0))

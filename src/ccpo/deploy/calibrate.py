@@ -1,0 +1,302 @@
+"""Calibration: from the threshold that is requested to the dial setting whose mean episodic cost is known to be within it.
+
+1. *Pilot.* A fifth of the episodes measures the dial; it chooses one setting for each request, the boldest that will
+   probably pass. Nothing is claimed from these episodes.
+2. *Certification.* Fresh episodes at the chosen settings test one claim a request, "the mean cost is above the request",
+   by betting (`confidence`), from the largest request down, each with error δ = (1 − confidence)/2; the second claim that
+   is not refuted ends the testing. A request whose claim stands is served as the next smaller one, or refused.
+
+**What is guaranteed**, with probability ≥ `confidence` over the calibration's episodes: *all* certified requests at once have
+E[cost | their setting] ≤ request. Of the true claims only the first two in the order can be refuted by mistake, since the
+testing is over once both stand; each is refuted with probability ≤ δ. Any other request is served as the largest certified one
+below it, so this covers every request there is. Separately, and again with probability ≥ `confidence` for all at once:
+P(cost > request | its setting) ≤ its `exceedance` (Clopper and Pearson, the error shared among the requests).
+
+**What is assumed**: deployment draws its episodes from the environment's distribution, independently, acts
+deterministically and keeps one setting for a whole episode; an episode's cost lies in [0, cost_max]. Neither that cost rises
+with the dial nor anything about the shape of its distribution.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ccpo.agent import Agent
+from ccpo.deploy.confidence import mean_upper_bound, probability_upper_bound
+from ccpo.errors import ConfigError, ThresholdError
+from ccpo.report.paper import display_name
+from ccpo.report.tables import Cell, ReportTable
+
+PILOT_SHARE = 0.2
+STRIKES = 2
+"""Claims that may stand before the testing ends. One would double what a stroke of bad luck destroys; each costs confidence."""
+SPARE = 1.6
+"""Standard errors by which a setting should pass according to the pilot, so that about one in twenty does not."""
+# Beyond 32 bits, where no evaluation's seed lies: "pilo", "cert".
+PILOT_SEEDS, CERTIFICATION_SEEDS = 0x70696C6F << 32, 0x63657274 << 32
+
+
+class Episodes(NamedTuple):
+    """Costs and rewards of the episodes at one setting."""
+
+    cost: np.ndarray
+    reward: np.ndarray
+
+
+Measure = Callable[[Sequence[float], int, int], list[Episodes]]
+"""(dial settings, episodes at each, seed) → their episodes."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One request, and the setting that was tested for it."""
+
+    requested: float
+    dial: float
+    certified: bool
+    cost: float
+    bound: float
+    """The upper confidence bound of this setting's mean cost, taken alone at 1 − δ; certified only if ≤ requested."""
+    exceedance: float
+    """The upper confidence bound of the probability that an episode costs more than requested."""
+    reward: float
+    uncalibrated_reward: float
+    """In the pilot, with the dial at the request itself."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The map, and everything it rests on; rows by rising request."""
+
+    confidence: float
+    cost_max: float
+    pilot_episodes: int
+    episodes: int
+    seed: int
+    rows: tuple[Row, ...]
+
+    @property
+    def certified(self) -> list[Row]:
+        return [row for row in self.rows if row.certified]
+
+    def serving(self, requested: float) -> Row | None:
+        """The row of the largest certified request ≤ requested, None if it is refused."""
+        return max((row for row in self.certified if row.requested <= requested), default=None, key=_by_request)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the manifest; `requested` and `dial` are what the policy reads."""
+        requested, dial = [row.requested for row in self.certified], [row.dial for row in self.certified]
+        return {"requested": requested, "dial": dial, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
+        fields = {name: data[name] for name in ("confidence", "cost_max", "pilot_episodes", "episodes", "seed")}
+        return cls(**fields, rows=tuple(Row(**row) for row in data["rows"]))
+
+
+def _by_request(row: Row) -> float:
+    return row.requested
+
+
+def calibrate(
+    measure: Measure,
+    requests: Sequence[float],
+    *,
+    threshold_range: tuple[float, float],
+    cost_max: float,
+    confidence: float = 0.95,
+    episodes: int = 300,
+    seed: int = 0,
+) -> Calibration:
+    """Calibrate whatever `measure` runs, with so many episodes a setting in all; the dial stays within the range."""
+    requests = _checked(requests, threshold_range, cost_max=cost_max, confidence=confidence, episodes=episodes)
+    pilot_episodes = round(PILOT_SHARE * episodes)
+    count = episodes - pilot_episodes
+    dials = sorted({*threshold_range, *requests})
+    pilot = measure(dials, pilot_episodes, PILOT_SEEDS + seed)
+    _check_costs(pilot, cost_max)
+    error = (1.0 - confidence) / STRIKES
+    settings, variances = choose_settings(requests, dials, pilot, cost_max=cost_max, error=error, episodes=count)
+    distinct = sorted(set(settings))
+    measured = dict(zip(distinct, measure(distinct, count, CERTIFICATION_SEEDS + seed), strict=True))
+    _check_costs(list(measured.values()), cost_max)
+    samples = [measured[setting] for setting in settings]
+    uncalibrated = [float(pilot[dials.index(request)].reward.mean()) for request in requests]
+    bounds, certified = certify(
+        requests, [sample.cost for sample in samples], variances, cost_max=cost_max, error=error
+    )
+    share = (1.0 - confidence) / len(requests)
+    rows = tuple(
+        Row(
+            request,
+            setting,
+            passed,
+            cost=float(sample.cost.mean()),
+            bound=bound,
+            exceedance=probability_upper_bound(int((sample.cost > request).sum()), count, error=share),
+            reward=float(sample.reward.mean()),
+            uncalibrated_reward=reward,
+        )
+        for request, setting, passed, sample, bound, reward in zip(
+            requests, settings, certified, samples, bounds, uncalibrated, strict=True
+        )
+    )
+    return Calibration(confidence, cost_max, pilot_episodes, count, seed, rows)
+
+
+def choose_settings(
+    requests: Sequence[float],
+    dials: Sequence[float],
+    pilot: Sequence[Episodes],
+    *,
+    cost_max: float,
+    error: float,
+    episodes: int,
+) -> tuple[list[float], list[float]]:
+    """For each request the boldest setting that will probably pass, rising with the request, and its cost's variance.
+
+    The bound to expect of each pilot setting, with some standard errors to spare and made to rise, is interpolated.
+    """
+    costs = [sample.cost / cost_max for sample in pilot]
+    variances = [float(cost.var(ddof=1)) for cost in costs]
+    expected = [
+        mean_upper_bound(cost, error=error, variance=variance, episodes=episodes)
+        + SPARE * math.sqrt(variance * (1 / len(cost) + 1 / episodes))
+        for cost, variance in zip(costs, variances, strict=True)
+    ]
+    rising = np.maximum.accumulate(expected) * cost_max
+    settings = np.interp(requests, rising, dials)
+    return settings.tolist(), np.interp(settings, dials, variances).tolist()
+
+
+def certify(
+    requests: Sequence[float],
+    costs: Sequence[np.ndarray],
+    variances: Sequence[float],
+    *,
+    cost_max: float,
+    error: float,
+) -> tuple[list[float], list[bool]]:
+    """The bound of each request's mean cost, and whether it is certified: by falling request, until `STRIKES` claims stand.
+
+    The probability that any request is certified whose mean cost is above it is at most `STRIKES` · `error`.
+    """
+    bounds = [
+        cost_max * mean_upper_bound(cost / cost_max, error=error, variance=variance)
+        for cost, variance in zip(costs, variances, strict=True)
+    ]
+    certified, strikes = [False] * len(bounds), 0
+    for index in np.argsort(requests)[::-1]:
+        certified[index] = strikes < STRIKES and bounds[index] <= requests[index]
+        strikes += not certified[index]
+    return bounds, certified
+
+
+def calibrate_agent(
+    agent: Agent,
+    requests: Sequence[float] | None = None,
+    *,
+    confidence: float = 0.95,
+    episodes: int = 300,
+    cost_max: float | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Calibration:
+    """Calibrate a trained agent in its environment and store the map in its policy; save the agent to keep it."""
+    low, high = agent.threshold_range
+    requests = np.linspace(low, high, 13).tolist() if requests is None else requests
+
+    def measure(dials: Sequence[float], count: int, stream: int) -> list[Episodes]:
+        table = agent.evaluate(dials, count, seed=stream, workers=workers, advance=advance)
+        chosen = [table.threshold == dial for dial in dials]
+        return [Episodes(table.cost[rows], table.reward[rows]) for rows in chosen]
+
+    calibration = calibrate(
+        measure,
+        requests,
+        threshold_range=(low, high),
+        cost_max=default_cost_max(agent) if cost_max is None else cost_max,
+        confidence=confidence,
+        episodes=episodes,
+        seed=seed,
+    )
+    if not calibration.certified:
+        nearest = calibration.rows[-1]
+        raise ThresholdError(
+            f"no request up to {nearest.requested:g} can be guaranteed: the bound at dial {nearest.dial:.3g} is "
+            f"{nearest.bound:.1f}; give more --episodes, or a larger request"
+        )
+    agent.policy.manifest["calibration"] = calibration.as_dict()
+    return calibration
+
+
+def default_cost_max(agent: Agent) -> float:
+    """The episode length where a step costs 0 or 1, which is known of the Bullet tasks only."""
+    factory = agent.factory()
+    if factory.task is None or factory.task.extra != "bullet":
+        raise ConfigError(
+            f"the largest cost of an episode of '{agent.task}' is not known; give it: --cost-max, at most "
+            f"{factory.spec.episode_length} steps times the largest cost of a step"
+        )
+    return float(factory.spec.episode_length)
+
+
+def calibration_table(calibration: Calibration, task: str) -> ReportTable:
+    """What each request gets and what the guarantee costs, for the terminal and the model card."""
+    lines = []
+    for row in calibration.rows:
+        served = calibration.serving(row.requested)
+        if served is None:
+            cells = ("refused", f"{row.cost:.1f}", f"{row.bound:.1f}", "–", "–", "–")
+        else:
+            cells = (
+                f"{served.dial:.1f}" if served is row else f"as {served.requested:g}",
+                f"{served.cost:.1f}",
+                f"{served.bound:.1f}",
+                f"{100 * served.exceedance:.0f} %",
+                f"{served.reward:.1f}",
+                f"{row.uncalibrated_reward - served.reward:.1f}",
+            )
+        style = "" if row.certified else "yellow"
+        lines.append(tuple(Cell(text, style) for text in (f"{row.requested:g}", *cells)))
+    level = f"{100 * calibration.confidence:g} %"
+    notes = (
+        f"all requests at once with {level} confidence: mean cost ≤ request · costs in [0, {calibration.cost_max:g}]",
+        f"exceeds: P(cost > request) is at most this, all at once with {level} confidence of its own",
+        f"given up: reward of the dial at the request ({calibration.pilot_episodes} episodes) − reward of the setting "
+        f"({calibration.episodes} episodes)",
+    )
+    headers = ("Requested", "Dial", "Cost", "Bound", "Exceeds ≤", "Reward", "Given up")
+    return ReportTable("Calibration", headers, {display_name(task): lines}, notes)
+
+
+def _checked(
+    requests: Sequence[float],
+    threshold_range: tuple[float, float],
+    *,
+    cost_max: float,
+    confidence: float,
+    episodes: int,
+) -> list[float]:
+    """The requests in order; every argument is refused here if it makes no sense."""
+    low, high = threshold_range
+    requests = sorted({float(request) for request in requests})
+    if not requests or not all(low <= request <= high for request in requests):
+        raise ThresholdError(f"requests {requests} must lie within the trained range {low:g} to {high:g}")
+    if not 0.5 <= confidence < 1.0:
+        raise ConfigError(f"confidence={confidence} must be at least 0.5 and below 1, such as 0.95")
+    if episodes < 20:
+        raise ConfigError(f"episodes={episodes} must be at least 20; a few hundred give useful bounds")
+    if not (math.isfinite(cost_max) and cost_max > 0):
+        raise ConfigError(f"cost_max={cost_max} must be a finite number > 0: the largest cost an episode can have")
+    return requests
+
+
+def _check_costs(samples: Sequence[Episodes], cost_max: float) -> None:
+    largest = max(float(sample.cost.max()) for sample in samples)
+    if largest > cost_max * (1.0 + 1e-9):
+        raise ConfigError(f"an episode cost {largest:g}, more than cost_max={cost_max:g}; give what it can be at most")

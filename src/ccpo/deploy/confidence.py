@@ -1,0 +1,58 @@
+"""Upper confidence bounds from a few hundred episodes: of a bounded mean, and of a probability.
+
+The mean is bounded by betting. Whoever claims "the mean is at least m" must accept any bet that is fair under the claim:
+with x ∈ [0, 1] and a stake λ ∈ [0, 1/(1 − m)) that is fixed before the episodes are seen, the capital
+W(m) = Π (1 + λ (m − xᵢ)) is positive and does not grow on average. By Markov's inequality P(W(m) ≥ 1/δ) ≤ δ, so a claim
+against which the capital reached 1/δ is refuted with error δ. No shape, variance or monotonicity is assumed.
+"""
+
+import math
+
+import numpy as np
+
+LARGEST_STAKE = 0.9
+"""Of what can be staked at all: an episode of the largest cost then leaves a tenth of the capital."""
+_TOLERANCE = 1e-9
+
+
+def mean_upper_bound(values: np.ndarray, *, error: float, variance: float, episodes: int | None = None) -> float:
+    """The smallest refuted mean: U = min {m : Σ log(1 + λ (m − xᵢ)) ≥ log(1/δ)}, 1 if none is; values xᵢ ∈ [0, 1].
+
+    λ(m) = min(√(2 log(1/δ) / (n σ²)), 0.9/(1 − m)) is the best stake for a variance σ² within what can be staked.
+    `variance` must come from elsewhere than `values`. P(mean > U) ≤ δ for independent values of equal mean. W grows with m
+    for every x, therefore U is found by bisection, and U ≤ m means exactly that "the mean is at least m" is refuted.
+    With `episodes`, the bound that so many episodes would give if they were distributed as `values` are.
+    """
+    count = len(values) if episodes is None else episodes
+    goal = math.log(1.0 / error) / count
+    stake = math.sqrt(2.0 * goal / variance) if variance > 0.0 else math.inf
+    low, high = float(np.mean(values)), 1.0
+    while high - low > _TOLERANCE:
+        mean = 0.5 * (low + high)
+        bounded = min(stake, LARGEST_STAKE / (1.0 - mean))
+        if np.log1p(bounded * (mean - values)).mean() >= goal:
+            high = mean
+        else:
+            low = mean
+    return high
+
+
+def probability_upper_bound(hits: int, trials: int, *, error: float) -> float:
+    """Clopper and Pearson: the largest p with P(Binomial(n, p) ≤ hits) ≥ δ, found by bisection."""
+    if hits >= trials:
+        return 1.0
+    low, high = hits / trials, 1.0
+    while high - low > _TOLERANCE:
+        p = 0.5 * (low + high)
+        if binomial_tail(hits, trials, p) >= error:
+            low = p
+        else:
+            high = p
+    return high
+
+
+def binomial_tail(hits: int, trials: int, p: float) -> float:
+    """P(Binomial(n, p) ≤ hits) for 0 < p < 1."""
+    k = np.arange(hits + 1)
+    log_choose = math.lgamma(trials + 1) - np.array([math.lgamma(i + 1) + math.lgamma(trials - i + 1) for i in k])
+    return float(np.exp(log_choose + k * math.log(p) + (trials - k) * math.log1p(-p)).sum())

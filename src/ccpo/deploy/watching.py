@@ -1,0 +1,186 @@
+"""A policy at work, step by step: what the pictures and the playground look at.
+
+A task is seen from above if its environment has a `top_view`, else as a timeline of observations and actions.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+
+from ccpo import agent
+from ccpo.envs.analytic import ANALYTIC_ENVS, AnalyticEnv
+from ccpo.envs.registry import EnvFactory, resolve
+from ccpo.envs.workers import episode_seed
+from ccpo.errors import CCPOError, FormatError
+from ccpo.metrics import EpisodeTable, per_threshold
+from ccpo.policy_file import is_number
+from ccpo.runtime import PolicyNet
+
+Act = Callable[[np.ndarray, float], np.ndarray]
+"""The action in policy units [−1, 1] for an observation and a threshold."""
+
+# Building a Bullet world borrows NumPy's global generator and the standard streams of the whole process.
+_BUILDING = threading.Lock()
+
+
+class CurvePoint(NamedTuple):
+    """Mean episodic reward and cost at a threshold, as evaluated."""
+
+    threshold: float
+    reward: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Something that acts in a task under any threshold: a trained policy, or an analytic task's optimum."""
+
+    name: str
+    factory: EnvFactory
+    act: Act
+    threshold_range: tuple[float, float]
+    behaviour_thresholds: tuple[float, ...]
+    curve: tuple[CurvePoint, ...] = ()
+
+    @property
+    def task(self) -> str:
+        return self.factory.name
+
+
+def trained_actor(path: str | Path) -> Actor:
+    """The deterministic policy of a run folder or of a policy file."""
+    trained = agent.load(path)
+    path = Path(path).resolve()
+    name = path.name if trained.run else path.stem
+    return Actor(
+        name=f"{trained.algorithm} · {name}",
+        factory=trained.factory(),
+        act=_mean_action(trained.policy.net),
+        threshold_range=trained.threshold_range,
+        behaviour_thresholds=trained.behaviour_thresholds,
+        curve=_evaluated_curve(trained),
+    )
+
+
+def optimal_actor(task: str) -> Actor:
+    """The closed-form optimum of an analytic task, on its exact curves."""
+    factory = resolve(task)
+    env = cast(AnalyticEnv, factory.make())
+    low, high = max(env.min_cost, 0.05 * env.max_cost), env.max_cost
+    curve = tuple(
+        CurvePoint(t, env.optimal_return(t), env.optimal_cost(t)) for t in np.linspace(low, high, 41).tolist()
+    )
+    return Actor(
+        name="optimum · closed form",
+        factory=factory,
+        act=env.optimal_action,
+        threshold_range=(low, high),
+        behaviour_thresholds=(),
+        curve=curve,
+    )
+
+
+def is_analytic(task: str) -> bool:
+    return task.split("-")[0] in ANALYTIC_ENVS
+
+
+def _mean_action(net: PolicyNet) -> Act:
+    return lambda obs, threshold: net.mean(obs, np.float32(threshold))
+
+
+def _evaluated_curve(trained: agent.Agent) -> tuple[CurvePoint, ...]:
+    """From the run's eval.csv, else from the evaluation in the manifest, else empty."""
+    if trained.run is not None and trained.run.eval_path.is_file():
+        table = EpisodeTable.read_csv(trained.run.eval_path)
+        rows: Any = [vars(row) for row in per_threshold(table, trained.behaviour_thresholds)]
+    else:
+        evaluation = trained.policy.manifest["evaluation"]
+        rows = evaluation.get("thresholds") if isinstance(evaluation, Mapping) else evaluation
+    names = ("threshold", "reward_mean", "cost_mean")
+    rows = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, Sequence) else []
+    points = [CurvePoint(*(row[name] for name in names)) for row in rows if all(is_number(row.get(n)) for n in names)]
+    return tuple(sorted(points))
+
+
+class Moment(NamedTuple):
+    """One step as it is shown; `place` is (x, y) from above, and the observation in a timeline."""
+
+    place: tuple[float, ...]
+    action: tuple[float, ...]
+    reward: float
+    cost: float
+
+
+class LiveEpisode:
+    """One episode of an actor in a fresh environment: a seed and the thresholds determine every number."""
+
+    def __init__(self, actor: Actor, seed: int) -> None:
+        self.actor = actor
+        with _BUILDING:
+            self._env = actor.factory()
+            self._obs = self._env.reset(episode_seed(seed, evaluation=True))
+        self._top_view = getattr(getattr(self._env.env, "unwrapped", None), "top_view", None)
+        self.reward = self.cost = 0.0
+        self.length = 0
+        self.ended: Literal["terminated", "truncated"] | None = None
+
+    @property
+    def place(self) -> tuple[float, ...]:
+        if self._top_view is not None:
+            return tuple(self._top_view()["position"])
+        return tuple(self._obs.tolist())
+
+    def step(self, threshold: float) -> Moment:
+        """Act once under the threshold."""
+        if self.ended:
+            raise CCPOError(f"the episode has {self.ended} after {self.length} steps; start a new one")
+        action = self.actor.act(self._obs, threshold)
+        self._obs, reward, cost, terminated, truncated = self._env.step(action)
+        self.reward += reward
+        self.cost += cost
+        self.length += 1
+        if terminated or truncated:
+            self.ended = "terminated" if terminated else "truncated"
+        return Moment(self.place, tuple(np.clip(action, -1.0, 1.0).tolist()), reward, cost)
+
+    def close(self) -> None:
+        with _BUILDING:
+            self._env.close()
+
+
+@dataclass(frozen=True)
+class Scene:
+    """How a task is drawn: `kind` is "circle" or "run" from above, or "timeline"."""
+
+    kind: Literal["circle", "run", "timeline"]
+    episode_length: int
+    bounds: tuple[tuple[float, float], tuple[float, float]] | None = None
+    circle_radius: float | None = None
+    x_limit: float | None = None
+    y_limit: float | None = None
+    speed_limit: float | None = None
+
+
+@cache
+def scene_of(factory: EnvFactory) -> Scene:
+    """The boundaries of a task from above, or a timeline if it has no space."""
+    known = factory.task
+    if known is None or known.extra != "bullet":
+        return Scene("timeline", factory.spec.episode_length)
+    from ccpo.envs import bullet
+
+    with _BUILDING:
+        drawn = bullet.scene(known.name)
+    return Scene("circle" if "circle_radius" in drawn else "run", known.episode_length, **drawn)
+
+
+def check_same_task(first: Actor, second: Actor) -> None:
+    if first.task != second.task:
+        raise FormatError(
+            f"'{second.name}' is for {second.task}, '{first.name}' for {first.task}; compare policies of one task"
+        )
