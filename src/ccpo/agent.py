@@ -148,7 +148,7 @@ def train(
     factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length)
     file_settings = configs.load_file(settings_file) if settings_file else {}
     layers = (
-        _task_settings(factory),
+        task_settings(factory),
         configs.load_preset(algorithm, preset, factory.name),
         file_settings,
         settings,
@@ -193,7 +193,7 @@ def load(path: str | Path) -> Agent:
     return Agent(Policy.load(path))
 
 
-def _task_settings(factory: EnvFactory) -> dict[str, Any]:
+def task_settings(factory: EnvFactory) -> dict[str, Any]:
     if factory.task is None:
         return {}
     return {

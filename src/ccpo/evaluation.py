@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ccpo.envs.adapter import CostEnv
 from ccpo.envs.registry import EnvFactory
 from ccpo.envs.workers import episode_seed
 from ccpo.runtime import NetConfig, PolicyNet
@@ -71,12 +72,12 @@ def _run_job(factory: EnvFactory, arrays: dict[str, np.ndarray], net: NetConfig,
         env.close()
 
 
-def _run_episode(policy: PolicyNet, env, job: _Job, entropy: tuple[int, ...]) -> Episode:
+def _run_episode(policy: PolicyNet, env: CostEnv, job: _Job, entropy: tuple[int, ...]) -> Episode:
     rng = np.random.default_rng(entropy)
     obs = env.reset(episode_seed(*entropy, evaluation=True))
     threshold = np.float32(job.threshold)
-    reward = cost = 0.0
-    for length in range(1, env.spec.episode_length + 1):
+    reward, cost, length, ended = 0.0, 0.0, 0, False
+    while not ended:
         if job.stochastic:
             action = policy.sample(obs, threshold, rng.standard_normal(env.spec.action_size, np.float32))
         else:
@@ -84,6 +85,6 @@ def _run_episode(policy: PolicyNet, env, job: _Job, entropy: tuple[int, ...]) ->
         obs, step_reward, step_cost, terminated, truncated = env.step(action)
         reward += step_reward
         cost += step_cost
-        if terminated or truncated:
-            break
+        length += 1
+        ended = terminated or truncated
     return Episode(job.threshold, float(reward), float(cost), length, not job.stochastic)

@@ -141,7 +141,7 @@ class Run:
         digests = {}
         for name, arrays in groups.items():
             file = temporary / f"{name}.safetensors"
-            save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, file)
+            save_file({k: np.require(v, requirements="C") for k, v in arrays.items()}, file)
             digests[name] = _digest(file)
         write_json(temporary / "checkpoint.json", {"format_version": FORMAT_VERSION, "sha256": digests, **info})
         if final.exists():

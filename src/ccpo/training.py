@@ -5,10 +5,11 @@ the learning or not. Results therefore depend on the seed and never on timing.
 """
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from ccpo.envs.workers import Collector, Order, Rollout
 from ccpo.errors import ConfigError, FormatError, NumericalError
 from ccpo.runs import ProgressLog, Run, versions
 from ccpo.runtime import Policy
-from ccpo.types import Acting, Episode, EnvSpec, Experience, Problem
+from ccpo.types import Acting, EnvSpec, Episode, Experience, Problem
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,14 @@ class LoopConfig(Settings):
             raise ConfigError(
                 f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}"
             )
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs between runs, in $CCPO_CACHE or the user's cache folder; "off" turns that off."""
+    folder = os.environ.get("CCPO_CACHE") or str(Path.home() / ".cache" / "ccpo")
+    if folder != "off" and not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def make_problem(spec: EnvSpec, loop: LoopConfig) -> Problem:
@@ -116,6 +125,7 @@ class Trainer:
     """A run in progress: learner state, replay, the policy that acts next, counters."""
 
     def __init__(self, run: Run, algorithm: ModuleType, factory: EnvFactory, *, loop: LoopConfig, config: Any) -> None:
+        use_compilation_cache()
         self.run, self.algorithm, self.factory, self.loop, self.config = run, algorithm, factory, loop, config
         self.problem = make_problem(factory.spec, loop)
         self.schedule = _Schedule(loop, self.problem)
@@ -123,7 +133,7 @@ class Trainer:
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
-        self._learn = jax.jit(partial(learn, algorithm, config, self.problem), donate_argnums=(0, 1))
+        self._learn = compiled_learn(algorithm, config, self.problem)
 
     @property
     def steps(self) -> int:
@@ -248,6 +258,12 @@ class Trainer:
         self.acting = self.acting._replace(**jax.tree.map(np.array, arrays))
         self.iteration, self.seconds = info["iteration"], info["seconds"]
         self.cumulative_cost = info["cumulative_cost"]
+
+
+@lru_cache(maxsize=16)
+def compiled_learn(algorithm: ModuleType, config: Any, problem: Problem) -> Callable:
+    """`learn` compiled once for all runs of a process that differ only in seed and length."""
+    return jax.jit(partial(learn, algorithm, config, problem), donate_argnums=(0, 1))
 
 
 def learn(

@@ -114,9 +114,10 @@ def nasty_problems(n: int = 300, states: int = 3, actions: int = 64, seed: int =
     q[1, kind == 1] = 0.0
     q[:, kind == 2] = 0.0
     q[:, kind == 3] = rng.uniform(size=q[:, kind == 3].shape) < 0.2
-    q[:, kind == 4] = rng.standard_t(2, size=q[:, kind == 4].shape)
+    q[:, kind == 4] = np.clip(rng.standard_cauchy(size=q[:, kind == 4].shape), -1e3, 1e3)
     q[1, kind == 5] = q[0, kind == 5]
     q[1, kind == 6] = -q[0, kind == 6] + 1e-3 * q[1, kind == 6]
+    q[:, kind == 7] = np.exp(3.0 * q[:, kind == 7])
     size = np.where(rng.uniform(size=n) < 0.5, 1 + np.arange(n) % 4, rng.integers(1, 65, n))
     log_weights = np.where(np.arange(actions) < size[:, None, None], 0.0, -np.inf) + np.zeros((n, states, 1))
     q = (q + 30.0 * rng.normal(size=(2, n, states, 1))) * 10 ** rng.uniform(-3, 4, (2, n, 1, 1))
@@ -185,7 +186,7 @@ def test_the_trust_region_is_used_and_kept(solved):
     q = step.weights.astype(np.float64)
     ratio = np.where(q > 0, q / np.where(q > 0, p.log_weights, 1.0), 1.0)
     kl = (p.state_weights * (q * np.log(ratio)).sum(2)).sum(1) / p.kl_bound
-    np.testing.assert_allclose(step.kl / p.kl_bound, kl, atol=2e-3)
+    np.testing.assert_allclose(step.kl / p.kl_bound, kl, atol=5e-3)
     assert (kl <= 1.01).all()
     interior = (solution.temperature > p.temperature_min * 1.001) & ~step.at_bound
     assert interior.sum() > 20
@@ -273,12 +274,14 @@ def test_a_state_of_weight_two_is_a_state_twice():
     assert_same(weighted, twice, rtol=1e-3)
 
 
-def test_offsets_of_a_state_and_units_do_not_matter():
-    q_reward, q_cost, threshold = batch()
-    offset = 10.0 * jnp.arange(5.0)[None, :, None]
+def test_offsets_and_units_do_not_matter():
+    # Multiples of 1/256, so that float32 adds the offsets without rounding.
+    q_reward, q_cost, threshold = (jnp.round(a * 256) / 256 for a in batch())
     base = jitted(q_reward, q_cost, threshold)
-    moved = jitted(0.5 * q_reward + offset, q_cost + offset, threshold + offset.mean())
-    assert_same(base.weights, moved.weights, atol=2e-3, rtol=0)
+    by_state = 16.0 * jnp.array([0.0, 1.0, 2.0, 3.0, 4.0])[None, :, None]
+    for offset in (by_state, jnp.full_like(by_state, 2.0**14)):
+        moved = jitted(0.5 * q_reward + offset, q_cost + offset, threshold + offset.mean())
+        assert_same(base.weights, moved.weights, atol=1e-4, rtol=0)
 
 
 def test_compiled_or_not_and_once_for_all_thresholds():

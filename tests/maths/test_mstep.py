@@ -24,7 +24,9 @@ def test_weighted_likelihood_is_the_plain_sum(key):
         for s in range(S):
             for k in range(K):
                 a = action[c, s, k]
-                fit = gaussian.log_density(a, mean[c, s], std_old[c, s]) + gaussian.log_density(a, mean_old[c, s], std[c, s])
+                fit = gaussian.log_density(a, mean[c, s], std_old[c, s]) + gaussian.log_density(
+                    a, mean_old[c, s], std[c, s]
+                )
                 total -= float(weights[c, s, k] * fit) / S
         np.testing.assert_allclose(result[c], total, rtol=1e-4)
 

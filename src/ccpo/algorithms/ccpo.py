@@ -408,21 +408,26 @@ def draw_states(
     return replays.sample_recent(experience.replay, age_key, lane, recent=recent)
 
 
-def cost_target(config: Config, problem: Problem, state: State, thresholds: Array) -> Array:
-    """What the E-step may let the critic's mean episodic cost be: ε, less the margin, plus the critic's bias: [C]."""
+def cost_target(config: Config, problem: Problem, state: State, thresholds: Array, progress: Array) -> Array:
+    """What the E-step may let the critic's mean episodic cost be: ε, less the margin, plus the critic's bias: [C].
+
+    The margin grows with the run's progress: early costs spread widely because the policy still changes.
+    """
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     spread = jnp.sqrt(jnp.maximum(state.cost_variance, 0.0))
-    margin = config.violation_margin * jnp.interp(thresholds, behaviour, spread)
+    margin = config.violation_margin * progress * jnp.interp(thresholds, behaviour, spread)
     return thresholds - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
 
 
-def q_threshold(config: Config, problem: Problem, state: State, thresholds: Array, q_cost: Array) -> Array:
+def q_threshold(
+    config: Config, problem: Problem, state: State, thresholds: Array, q_cost: Array, *, progress: Array
+) -> Array:
     """The bound on E_s E_q[Q_c], in the critic's unit, for q_cost [C, S, K] under the old policy: [C] → [C].
 
     value: ε_q itself, as in Eq. (8). advantage: E_s E_π[Q_c] + gain·(ε_q − level), which bounds the *change* of Q_c; the level is
     averaged over many batches, so that which states a batch happens to hold does not decide whether it is safe.
     """
-    target = cost_target(config, problem, state, thresholds)
+    target = cost_target(config, problem, state, thresholds, progress)
     if config.constraint == "value":
         return target / problem.threshold_range[1]
     slack = (target - level_at(problem, state, thresholds)) / problem.threshold_range[1]
@@ -444,7 +449,7 @@ def update_policy(
     solution = estep(
         q_values(config, problem, state.critic["reward"], inputs, action, condition),
         q_cost,
-        q_threshold(config, problem, state, thresholds, q_cost),
+        q_threshold(config, problem, state, thresholds, q_cost, progress=experience.progress),
         kl_bound=config.estep_kl_bound,
         multiplier_max=config.multiplier_max,
         temperature_min=config.temperature_min,

@@ -1,25 +1,29 @@
-"""Calibration: from the threshold that is requested to the dial setting whose mean episodic cost is known to be within it.
+"""Calibration: from the threshold that is requested to the dial setting whose mean episodic cost is within it.
 
 1. *Pilot.* A fifth of the episodes measures the dial; it chooses one setting for each request, the boldest that will
    probably pass. Nothing is claimed from these episodes.
-2. *Certification.* Fresh episodes at the chosen settings test one claim a request, "the mean cost is above the request",
-   by betting (`confidence`), from the largest request down, each with error δ = (1 − confidence)/2; the second claim that
-   is not refuted ends the testing. A request whose claim stands is served as the next smaller one, or refused.
+2. *Certification.* Fresh episodes at the chosen settings test one claim a request, "the mean cost is at least the
+   request", by betting (`ccpo.deploy.confidence`), from the largest request down, each with error
+   δ = (1 − confidence)/3; the third claim that stands ends the testing. A request whose claim stands is served as the
+   next smaller one that is certified, or refused.
 
-**What is guaranteed**, with probability ≥ `confidence` over the calibration's episodes: *all* certified requests at once have
-E[cost | their setting] ≤ request. Of the true claims only the first two in the order can be refuted by mistake, since the
-testing is over once both stand; each is refuted with probability ≤ δ. Any other request is served as the largest certified one
-below it, so this covers every request there is. Separately, and again with probability ≥ `confidence` for all at once:
-P(cost > request | its setting) ≤ its `exceedance` (Clopper and Pearson, the error shared among the requests).
+**What is guaranteed**, with probability ≥ `confidence` over the calibration's episodes: *all* certified requests at
+once have E[cost | their setting] ≤ request. For of the claims that are true, only the first three in the order can be
+refuted by mistake, since the testing is over once these stand, and each is refuted with probability ≤ δ. Any other
+request is served as the largest certified one below it, so this covers every request there is. Separately, and again
+with probability ≥ `confidence` for all requests at once: P(cost > request | its setting) ≤ its `exceedance` (Clopper
+and Pearson, the error shared equally among the requests).
 
-**What is assumed**: deployment draws its episodes from the environment's distribution, independently, acts
-deterministically and keeps one setting for a whole episode; an episode's cost lies in [0, cost_max]. Neither that cost rises
-with the dial nor anything about the shape of its distribution.
+**What is assumed**: deployment draws its episodes from the distribution of the environment that was calibrated in,
+independently, acts deterministically and keeps one setting for a whole episode; an episode's cost lies in
+[0, cost_max]. It is assumed neither that cost rises with the dial nor anything about the shape of its distribution.
 """
 
+import csv
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +31,15 @@ import numpy as np
 from ccpo.agent import Agent
 from ccpo.deploy.confidence import mean_upper_bound, probability_upper_bound
 from ccpo.errors import ConfigError, ThresholdError
+from ccpo.policy_file import PathLike, write_atomically
 from ccpo.report.paper import display_name
 from ccpo.report.tables import Cell, ReportTable
 
-PILOT_SHARE = 0.2
-STRIKES = 2
-"""Claims that may stand before the testing ends. One would double what a stroke of bad luck destroys; each costs confidence."""
-SPARE = 1.6
-"""Standard errors by which a setting should pass according to the pilot, so that about one in twenty does not."""
+PILOT_SHARE, PILOT_SETTINGS = 0.2, 13
+STRIKES = 3
+"""Claims that stand when the testing ends: with one, bad luck at one request would refuse all below it."""
+SPARE = 2.0
+"""Standard errors by which a setting should pass according to the pilot, so that few do not."""
 # Beyond 32 bits, where no evaluation's seed lies: "pilo", "cert".
 PILOT_SEEDS, CERTIFICATION_SEEDS = 0x70696C6F << 32, 0x63657274 << 32
 
@@ -86,6 +91,12 @@ class Calibration:
         """The row of the largest certified request ≤ requested, None if it is refused."""
         return max((row for row in self.certified if row.requested <= requested), default=None, key=_by_request)
 
+    @property
+    def mean_given_up(self) -> float:
+        """Reward of the dial at the request − reward of the setting that serves it, averaged over what is served."""
+        pairs = [(row, self.serving(row.requested)) for row in self.rows]
+        return float(np.mean([row.uncalibrated_reward - served.reward for row, served in pairs if served]))
+
     def as_dict(self) -> dict[str, Any]:
         """For the manifest; `requested` and `dial` are what the policy reads."""
         requested, dial = [row.requested for row in self.certified], [row.dial for row in self.certified]
@@ -93,8 +104,8 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
-        fields = {name: data[name] for name in ("confidence", "cost_max", "pilot_episodes", "episodes", "seed")}
-        return cls(**fields, rows=tuple(Row(**row) for row in data["rows"]))
+        plain = {name: data[name] for name in ("confidence", "cost_max", "pilot_episodes", "episodes", "seed")}
+        return cls(**plain, rows=tuple(Row(**row) for row in data["rows"]))
 
 
 def _by_request(row: Row) -> float:
@@ -113,9 +124,8 @@ def calibrate(
 ) -> Calibration:
     """Calibrate whatever `measure` runs, with so many episodes a setting in all; the dial stays within the range."""
     requests = _checked(requests, threshold_range, cost_max=cost_max, confidence=confidence, episodes=episodes)
-    pilot_episodes = round(PILOT_SHARE * episodes)
-    count = episodes - pilot_episodes
-    dials = sorted({*threshold_range, *requests})
+    pilot_episodes, count = _split(episodes)
+    dials = _pilot_dials(requests, threshold_range)
     pilot = measure(dials, pilot_episodes, PILOT_SEEDS + seed)
     _check_costs(pilot, cost_max)
     error = (1.0 - confidence) / STRIKES
@@ -147,6 +157,26 @@ def calibrate(
     return Calibration(confidence, cost_max, pilot_episodes, count, seed, rows)
 
 
+def planned_episodes(requests: Sequence[float], threshold_range: tuple[float, float], episodes: int) -> int:
+    """How many episodes `calibrate` runs in all, at most."""
+    pilot_episodes, count = _split(episodes)
+    return len(_pilot_dials(requests, threshold_range)) * pilot_episodes + len(requests) * count
+
+
+def _split(episodes: int) -> tuple[int, int]:
+    pilot = round(PILOT_SHARE * episodes)
+    return pilot, episodes - pilot
+
+
+def _pilot_dials(requests: Sequence[float], threshold_range: tuple[float, float]) -> list[float]:
+    """The requests, whose rewards are compared with, and enough others to interpolate between."""
+    return sorted({*even_settings(threshold_range), *requests})
+
+
+def even_settings(threshold_range: tuple[float, float]) -> list[float]:
+    return np.linspace(*threshold_range, PILOT_SETTINGS).tolist()
+
+
 def choose_settings(
     requests: Sequence[float],
     dials: Sequence[float],
@@ -158,7 +188,8 @@ def choose_settings(
 ) -> tuple[list[float], list[float]]:
     """For each request the boldest setting that will probably pass, rising with the request, and its cost's variance.
 
-    The bound to expect of each pilot setting, with some standard errors to spare and made to rise, is interpolated.
+    The bound to expect of each pilot setting is interpolated, with some standard errors to spare, and with an eighth of
+    its second differences, which is how far a curve may lie above its chords.
     """
     costs = [sample.cost / cost_max for sample in pilot]
     variances = [float(cost.var(ddof=1)) for cost in costs]
@@ -167,7 +198,9 @@ def choose_settings(
         + SPARE * math.sqrt(variance * (1 / len(cost) + 1 / episodes))
         for cost, variance in zip(costs, variances, strict=True)
     ]
-    rising = np.maximum.accumulate(expected) * cost_max
+    bend = np.zeros(len(dials))
+    bend[1:-1] = np.abs(np.diff(expected, 2)) / 8.0
+    rising = np.maximum.accumulate(expected + bend) * cost_max
     settings = np.interp(requests, rising, dials)
     return settings.tolist(), np.interp(settings, dials, variances).tolist()
 
@@ -180,9 +213,10 @@ def certify(
     cost_max: float,
     error: float,
 ) -> tuple[list[float], list[bool]]:
-    """The bound of each request's mean cost, and whether it is certified: by falling request, until `STRIKES` claims stand.
+    """The bound of each request's mean cost, and whether it is certified.
 
-    The probability that any request is certified whose mean cost is above it is at most `STRIKES` · `error`.
+    Tested by falling request, until `STRIKES` claims stand: P(any request below its mean cost is certified) ≤
+    `STRIKES` · `error`.
     """
     bounds = [
         cost_max * mean_upper_bound(cost / cost_max, error=error, variance=variance)
@@ -197,7 +231,7 @@ def certify(
 
 def calibrate_agent(
     agent: Agent,
-    requests: Sequence[float] | None = None,
+    requests: Sequence[float],
     *,
     confidence: float = 0.95,
     episodes: int = 300,
@@ -207,8 +241,6 @@ def calibrate_agent(
     advance: Callable[[int], None] = lambda _: None,
 ) -> Calibration:
     """Calibrate a trained agent in its environment and store the map in its policy; save the agent to keep it."""
-    low, high = agent.threshold_range
-    requests = np.linspace(low, high, 13).tolist() if requests is None else requests
 
     def measure(dials: Sequence[float], count: int, stream: int) -> list[Episodes]:
         table = agent.evaluate(dials, count, seed=stream, workers=workers, advance=advance)
@@ -218,7 +250,7 @@ def calibrate_agent(
     calibration = calibrate(
         measure,
         requests,
-        threshold_range=(low, high),
+        threshold_range=agent.threshold_range,
         cost_max=default_cost_max(agent) if cost_max is None else cost_max,
         confidence=confidence,
         episodes=episodes,
@@ -272,6 +304,15 @@ def calibration_table(calibration: Calibration, task: str) -> ReportTable:
     )
     headers = ("Requested", "Dial", "Cost", "Bound", "Exceeds ≤", "Reward", "Given up")
     return ReportTable("Calibration", headers, {display_name(task): lines}, notes)
+
+
+def write_rows(path: PathLike, rows: Sequence[Any]) -> None:
+    """Dataclasses of one kind as CSV, atomically."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(rows[0])], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_atomically(path, text.getvalue().encode())
 
 
 def _checked(

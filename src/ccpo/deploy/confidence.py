@@ -1,9 +1,9 @@
 """Upper confidence bounds from a few hundred episodes: of a bounded mean, and of a probability.
 
-The mean is bounded by betting. Whoever claims "the mean is at least m" must accept any bet that is fair under the claim:
-with x ∈ [0, 1] and a stake λ ∈ [0, 1/(1 − m)) that is fixed before the episodes are seen, the capital
-W(m) = Π (1 + λ (m − xᵢ)) is positive and does not grow on average. By Markov's inequality P(W(m) ≥ 1/δ) ≤ δ, so a claim
-against which the capital reached 1/δ is refuted with error δ. No shape, variance or monotonicity is assumed.
+The mean is bounded by betting. Whoever claims "the mean is at least m" must accept every bet that is fair under the
+claim: with x ∈ [0, 1] and a stake λ ∈ [0, 1/(1 − m)) that is fixed before the episodes are seen, the capital
+W(m) = Π (1 + λ (m − xᵢ)) is positive and does not grow on average. By Markov's inequality P(W(m) ≥ 1/δ) ≤ δ: a claim
+against which the capital reached 1/δ is refuted with error δ. Nothing is assumed of the shape of the distribution.
 """
 
 import math
@@ -19,8 +19,8 @@ def mean_upper_bound(values: np.ndarray, *, error: float, variance: float, episo
     """The smallest refuted mean: U = min {m : Σ log(1 + λ (m − xᵢ)) ≥ log(1/δ)}, 1 if none is; values xᵢ ∈ [0, 1].
 
     λ(m) = min(√(2 log(1/δ) / (n σ²)), 0.9/(1 − m)) is the best stake for a variance σ² within what can be staked.
-    `variance` must come from elsewhere than `values`. P(mean > U) ≤ δ for independent values of equal mean. W grows with m
-    for every x, therefore U is found by bisection, and U ≤ m means exactly that "the mean is at least m" is refuted.
+    `variance` must come from elsewhere than `values`. P(mean > U) ≤ δ for independent values of equal mean. W grows
+    with m for every x: so U is found by bisection, and U ≤ m says exactly that "the mean is at least m" is refuted.
     With `episodes`, the bound that so many episodes would give if they were distributed as `values` are.
     """
     count = len(values) if episodes is None else episodes

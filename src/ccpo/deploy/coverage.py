@@ -2,26 +2,24 @@
 
     python -m ccpo.deploy.coverage --repeats 200 --out results/calibration
 
-The simulated policy is miscalibrated on purpose: m(d) = 12 + 0.9 d − 6 sin(d/6) is above the dial for most of the range and
-falls here and there. Three cases:
+The simulated policy is miscalibrated on purpose: m(d) = 12 + 0.9 d − 6 sin(d/6) is above the dial for most of the
+range and falls here and there. Three cases:
 
 - `spread`: an episode draws its rate p ~ Beta with mean m(d)/200, then each of 200 steps costs 1 with probability p;
 - `rare`: one episode in fifty costs 200, the others m(d) less their share, ± 20 %;
-- `false claims`: no pilot: every request is tested at a setting whose mean cost is just above it, with episodes of `spread`.
+- `false claims`: no pilot: every request is tested at a setting whose mean cost is just above it, drawn as in `spread`.
 """
 
 import argparse
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ccpo.deploy.calibrate import STRIKES, Episodes, calibrate, certify
+from ccpo.deploy.calibrate import STRIKES, Episodes, calibrate, certify, write_rows
 from ccpo.deploy.confidence import binomial_tail
 from ccpo.policy_file import PathLike, write_atomically
 
@@ -146,11 +144,7 @@ def summarise(rows: Sequence[Repeat], confidence: float) -> dict[str, dict[str, 
 
 def write(rows: Sequence[Repeat], out: PathLike, *, command: str, confidence: float) -> None:
     """`coverage.csv`, a row a repeat, and `coverage.json` with the command and the summary."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(asdict(rows[0])), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    write_atomically(Path(out) / "coverage.csv", text.getvalue().encode())
+    write_rows(Path(out) / "coverage.csv", rows)
     content = {"command": command, "confidence": confidence, "cases": summarise(rows, confidence)}
     write_atomically(Path(out) / "coverage.json", (json.dumps(content, indent=2) + "\n").encode())
 

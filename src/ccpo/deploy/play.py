@@ -35,8 +35,10 @@ HEADERS = {
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 MAX_SESSIONS = 16
 MAX_BAD_MESSAGES = 20
-MAX_AHEAD = 3
+MAX_AHEAD = 6
 """Messages that the page has not yet drawn."""
+MAX_LATE = 4
+"""Ticks that a busy machine may catch up with."""
 UNWATCHED_SECONDS = 60.0
 HEARTBEAT_SECONDS = 5.0
 NEWEST_RUNS = 12
@@ -50,7 +52,9 @@ def find_actors(run: str | None = None, second: str | None = None, *, folder: st
         actors = [trained_actor(path) for path in (run, second) if path is not None]
         if len(actors) == 2:
             check_same_task(*actors)
-        return actors + [optimal_actor(actors[0].task)] * is_analytic(actors[0].task)
+        if is_analytic(actors[0].task):
+            actors.append(optimal_actor(actors[0].task))
+        return actors
     if second is not None:
         raise ConfigError("--second was given without RUN; give two policies to compare them")
     newest = sorted(Path(folder).glob(f"*/*/{POLICY_FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -82,17 +86,16 @@ class Playground:
         self.sessions = 0
         self.workers = ThreadPoolExecutor(4, thread_name_prefix="simulator")
 
-    def app(self, *, token: str | None = None, loopback: bool = True) -> Any:
-        """The web application; with a token, page and socket want it in their address."""
-        fastapi = require("fastapi", "play")
-        responses = require("fastapi.responses", "play")
+    def app(self, *, token: str | None = None) -> Any:
+        """The web application. With a token, page and socket want it; without one, only loopback names are answered."""
+        fastapi, responses = require("fastapi", "play"), require("fastapi.responses", "play")
+        routing = require("starlette.routing", "play")
 
         @asynccontextmanager
         async def lifespan(_: Any) -> AsyncIterator[None]:
             yield
             self.workers.shutdown(wait=False, cancel_futures=True)
 
-        app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
         files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in MEDIA_TYPES}
 
         def respond(name: str) -> Any:
@@ -101,26 +104,28 @@ class Playground:
         def refuse(status: int, reason: str) -> Any:
             return responses.PlainTextResponse(reason + "\n", status, headers=HEADERS)
 
-        async def page(request: fastapi.Request) -> Any:
-            if not is_own_host(request.headers.get("host", ""), loopback=loopback):
+        async def page(request: Any) -> Any:
+            if not is_own_host(request.headers.get("host", ""), loopback=token is None):
                 return refuse(421, "this address is not the playground's; use the one that 'ccpo play' printed")
             name = request.path_params.get("name", "index.html")
             if name == "index.html" and not is_token(request.query_params.get("token"), token):
                 return refuse(403, "the token is missing or wrong; use the address that 'ccpo play' printed")
             return respond(name) if name in files else refuse(404, "there is no such file")
 
-        async def live(websocket: fastapi.WebSocket) -> None:
+        async def live(websocket: Any) -> None:
             host, origin = (websocket.headers.get(name, "") for name in ("host", "origin"))
-            is_own = is_own_host(host, loopback=loopback) and origin == f"http://{host}"
+            is_own = is_own_host(host, loopback=token is None) and origin == f"http://{host}"
             if not is_own or not is_token(websocket.query_params.get("token"), token):
                 await websocket.close(REFUSED)
                 return
             await self._welcome(websocket)
 
-        app.add_api_route("/", page)
-        app.add_api_route("/{name}", page)
-        app.add_api_websocket_route("/live", live)
-        return app
+        routes = [
+            routing.Route("/", page),
+            routing.Route("/{name}", page),
+            routing.WebSocketRoute("/live", live),
+        ]
+        return fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None, routes=routes, lifespan=lifespan)
 
     async def _welcome(self, websocket: Any) -> None:
         await websocket.accept()
@@ -144,9 +149,10 @@ class Connection:
         self._drawn = asyncio.Event()
 
     async def run(self) -> None:
-        tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._stream())]
+        tasks: list[asyncio.Task[tuple[int, str]]] = []
         try:
             await self._send(self.playground.welcome)
+            tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._stream())]
             finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             code, reason = next(iter(finished)).result()
             if code:
@@ -200,8 +206,8 @@ class Connection:
             if message is not None:
                 await self._send(message)
                 last_sent = loop.time()
-            # A tick that came late is not made up for: the page would jump.
-            tick = max(tick + 1 / STEPS_PER_SECOND, loop.time() - 1 / STEPS_PER_SECOND)
+            # Ticks that came late are made up for, but not more than a few: the page would jump.
+            tick = max(tick + 1 / STEPS_PER_SECOND, loop.time() - MAX_LATE / STEPS_PER_SECOND)
             await asyncio.sleep(tick - loop.time())
 
     async def _is_watched(self) -> bool:
@@ -242,26 +248,32 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def serve(playground: Playground, *, host: str = "127.0.0.1", port: int = 0, browser: bool = True) -> None:
-    """Listen, print the address, open it in the browser, and serve until interrupted."""
+def make_server(playground: Playground, *, token: str | None = None) -> Any:
+    """The uvicorn server of a playground; without a token it answers to loopback names only."""
     uvicorn = require("uvicorn", "play")
     require("websockets", "play")
-    loopback = is_loopback(host)
-    token = None if loopback else secrets.token_urlsafe(16)
     config = uvicorn.Config(
-        playground.app(token=token, loopback=loopback),
+        playground.app(token=token),
         log_level="warning",
         ws_max_size=4 * MAX_MESSAGE,
         timeout_graceful_shutdown=1,
         server_header=False,
     )
+    return uvicorn.Server(config)
+
+
+def serve(playground: Playground, *, host: str = "127.0.0.1", port: int = 0, browser: bool = True) -> None:
+    """Listen, print the address, open it in the browser, and serve until interrupted."""
+    token = None if is_loopback(host) else secrets.token_urlsafe(16)
+    server = make_server(playground, token=token)
     with listen(host, port) as listener:
-        shown = f"[{host}]" if ":" in host else host
+        name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+        shown = f"[{name}]" if ":" in name else name
         url = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
         print(f"playground  {url}   (stop with Ctrl-C)", flush=True)
         if browser:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:

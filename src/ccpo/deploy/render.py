@@ -5,6 +5,7 @@ From above for tasks with a space; for the others the actions and the observatio
 
 import io
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ccpo.deploy.watching import Actor, LiveEpisode, Scene, scene_of
-from ccpo.errors import ConfigError, MissingExtraError, ThresholdError, require
+from ccpo.errors import ConfigError, MissingExtraError, ThresholdError, ThresholdWarning, require
 from ccpo.policy_file import write_atomically
 from ccpo.report.figures import DASHED, FORBIDDEN, GUIDE, INK, STYLE
 from ccpo.report.paper import display_name
@@ -58,6 +59,11 @@ def record_all(actor: Actor, thresholds: Sequence[float], seed: int = 0) -> list
         raise ThresholdError(f"thresholds={list(thresholds)} must be finite numbers ≥ 0")
     if seed < 0:
         raise ConfigError(f"seed={seed} must be a whole number ≥ 0")
+    low, high = actor.threshold_range
+    outside = ", ".join(f"{t:g}" for t in thresholds if not low <= t <= high)
+    if outside:
+        message = f"outside the trained range {low:g} to {high:g}: {outside}; the policy may not keep these"
+        warnings.warn(message, ThresholdWarning, stacklevel=2)
     return [record(actor, float(threshold), seed) for threshold in thresholds]
 
 
@@ -138,7 +144,8 @@ class Picture:
         text = self.figure.text(LEFT / width, 1 - 0.12 / height, display_name(actor.task), va="top", fontsize=11)
         text.set_fontweight("bold")
         names = ("no cost", "cost") if self.cost_max == 1.0 else ("cost 0", f"cost {self.cost_max:.2g} a step")
-        handles = [line([], [], color=COST_COLOURS[i], linewidth=2.2, label=n) for i, n in zip((0, -1), names)]
+        ends = zip((COST_COLOURS[0], COST_COLOURS[-1]), names, strict=True)
+        handles = [line([], [], color=colour, linewidth=2.2, label=name) for colour, name in ends]
         if self.scene.bounds is None:
             handles.append(line([], [], color=GUIDE, linewidth=0.9, alpha=0.5, label="observation"))
         handles.append(line([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="threshold"))

@@ -12,6 +12,7 @@ The page sends commands as JSON objects, each with a `type` and exactly the fiel
 """
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -91,7 +92,8 @@ class Session:
     def __init__(self, actors: Sequence[Actor]) -> None:
         self._actors = actors
         low, high = actors[0].threshold_range
-        self._wishes = Wishes(actors=(actors[0],), thresholds=(0.5 * (low + high),), start=1)
+        self._wishes = Wishes(actors=(actors[0],), thresholds=(0.5 * (low + high),))
+        self._working = threading.Lock()
         self._episodes: list[LiveEpisode] = []
         self._started = 0
         self._stepped = 0
@@ -135,10 +137,18 @@ class Session:
 
     def advance(self) -> dict[str, Any] | None:
         """One tick of 1/30 s: the message for the page, or None if nothing has changed."""
+        with self._working:
+            return self._advance()
+
+    def close(self) -> None:
+        """Release the simulators, once `advance` has returned."""
+        with self._working:
+            self._release()
+
+    def _advance(self) -> dict[str, Any] | None:
         wishes = self._wishes
         if wishes.start != self._started:
             return self._begin(wishes)
-        # A page between two messages may have asked for another number of sides.
         running = [episode for episode in self._episodes if not episode.ended]
         asked, self._stepped = wishes.steps - self._stepped, wishes.steps
         if wishes.paused:
@@ -156,7 +166,7 @@ class Session:
         return {"type": "frame", "start": self._started, "sides": sides}
 
     def _begin(self, wishes: Wishes) -> dict[str, Any]:
-        self.close()
+        self._release()
         self._started, self._stepped, self._credit = wishes.start, wishes.steps, 0.0
         self._episodes = [LiveEpisode(actor, wishes.seed) for actor in wishes.actors]
         places = [_rounded(episode.place) for episode in self._episodes]
@@ -176,8 +186,7 @@ class Session:
             "ended": episode.ended,
         }
 
-    def close(self) -> None:
-        """Release the simulators; the session may go on."""
+    def _release(self) -> None:
         while self._episodes:
             self._episodes.pop().close()
 

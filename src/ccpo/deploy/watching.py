@@ -71,7 +71,8 @@ def optimal_actor(task: str) -> Actor:
     """The closed-form optimum of an analytic task, on its exact curves."""
     factory = resolve(task)
     env = cast(AnalyticEnv, factory.make())
-    low, high = max(env.min_cost, 0.05 * env.max_cost), env.max_cost
+    full = env.cost_scale * env.episode_length
+    low, high = round(0.05 * full, 12), round(full, 12)
     curve = tuple(
         CurvePoint(t, env.optimal_return(t), env.optimal_cost(t)) for t in np.linspace(low, high, 41).tolist()
     )

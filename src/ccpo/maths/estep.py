@@ -20,8 +20,8 @@ MAX_SHARPNESS = 1e12
 """The largest |z| in units of 1/spread of Q: beyond, q is greedy and squares may overflow."""
 RESOLUTION = 1e-6
 """The share of a spread that float32 can still tell from rounding."""
-ITERATIONS = 30
-"""A bound for hard problems; a usual one takes four or five."""
+ITERATIONS = 100
+"""A bound for the hardest problems (outliers of Q far beyond their spread); usual ones take two to five."""
 TOLERANCE = 1e-3
 """Relative length of the last step; convergence is quadratic, so the result is as exact as float32 allows."""
 TINY = 1e-20
@@ -216,9 +216,8 @@ def estep(
         problem = _normalise(q_r, q_c, q_eps, measure=measure, kl_bound=kl_bound, box=box)
         point = _minimise(problem, _gaussian_minimum(problem), iterations=iterations)
         temperature, multiplier, at_bound = _from_units(problem, point, box)
-        exponent = (problem.reward - point.multiplier * problem.cost) / point.temperature
         cost_temperature = _cost_minimum(problem, wanted=at_bound, iterations=iterations)
-        exponent = jnp.where(at_bound, -problem.cost / cost_temperature, exponent)
+        exponent = jnp.where(at_bound, -problem.cost / cost_temperature, _exponent(problem, point))
         _, kl, weights = _tilt(exponent, measure)
         return EStep(
             weights=weights.T,
@@ -314,12 +313,13 @@ def _into_box(problem: _Problem, temperature: Array, multiplier: Array) -> _Poin
     return _Point(jnp.maximum(temperature, floor), multiplier)
 
 
+def _exponent(problem: _Problem, point: _Point) -> Array:
+    return (problem.reward - point.multiplier * problem.cost) / point.temperature
+
+
 def _moments(problem: _Problem, point: _Point) -> _Moments:
-    measure, exponent = (
-        problem.measure,
-        (problem.reward - point.multiplier * problem.cost) / point.temperature,
-    )
-    _, kl, weights = _tilt(exponent, measure)
+    measure = problem.measure
+    _, kl, weights = _tilt(_exponent(problem, point), measure)
     reward, cost = jnp.sum(weights * problem.reward, axis=0), jnp.sum(weights * problem.cost, axis=0)
     r, c = problem.reward - reward[None], problem.cost - cost[None]
     return _Moments(
@@ -394,13 +394,15 @@ def _minimise(problem: _Problem, start: _Point, *, iterations: int, wanted: Arra
 
         ahead = slope(search.point, search.target)
         target = _model_minimum(problem, trial, moments)
+        length = jnp.sqrt(1.0 + trial.multiplier**2)
+        # A sharp q, of a small h, changes with small changes of m.
+        near = jnp.clip(TOLERANCE * trial.temperature, RESOLUTION * length, TOLERANCE * length)
         far = (abs(target.temperature - trial.temperature) > TOLERANCE * trial.temperature) | (
-            abs(target.multiplier - trial.multiplier) > TOLERANCE * jnp.sqrt(1.0 + trial.multiplier**2)
+            abs(target.multiplier - trial.multiplier) > near
         )
         steps = search.steps + 1
         onward = _Search(trial, target, slope(trial, target), jnp.ones_like(ahead), far, steps)
-        secant = search.slope / (search.slope - ahead)
-        shorter = search._replace(fraction=search.fraction * jnp.clip(secant, 0.1, 0.5), steps=steps)
+        shorter = search._replace(fraction=0.5 * search.fraction, steps=steps)
         accept = ahead <= -0.5 * search.slope
         return jax.tree.map(lambda o, s: jnp.where(accept, o, s), onward, shorter)
 

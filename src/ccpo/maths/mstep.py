@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from ccpo.maths import gaussian
 from ccpo.types import Array
 
-
 LOG_LIMITS = (-7.0, 12.0)
 
 

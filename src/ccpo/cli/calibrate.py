@@ -1,0 +1,60 @@
+"""Measure what each setting of the dial costs, and store which setting keeps which request with confidence."""
+
+import argparse
+from pathlib import Path
+
+from ccpo.cli.parsing import parse_thresholds
+
+EXAMPLES = """\
+  ccpo calibrate RUN
+  ccpo calibrate RUN --confidence 0.99 --episodes 1000 --thresholds 20:60:10
+  ccpo calibrate policy.safetensors --cost-max 100 --out calibrated.safetensors"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder or a saved policy file")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of all guarantees at once (default: 0.95)")
+    parser.add_argument("--episodes", type=int, default=300, help="episodes for each request (default: 300)")
+    parser.add_argument(
+        "--thresholds", metavar="LIST", help="requests to guarantee: 10:70:5 or 10,40,70 (default: 13 over the range)"
+    )
+    parser.add_argument(
+        "--cost-max",
+        type=float,
+        metavar="C",
+        help="the largest cost an episode can have (default on the Bullet tasks: its steps, which cost 0 or 1)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the calibration's episodes (default: 0)")
+    parser.add_argument("--workers", type=int, help="processes (default: all cores)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the calibrated policy (default: where it came from)")
+
+
+def call(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from ccpo import agent
+    from ccpo.cli.display import episode_bar
+    from ccpo.deploy.calibrate import calibrate_agent, calibration_table, even_settings, planned_episodes, write_rows
+
+    console, trained = Console(), agent.load(options.run)
+    interval = trained.threshold_range
+    requests = parse_thresholds(options.thresholds) if options.thresholds else even_settings(interval)
+    total = planned_episodes(requests, interval, options.episodes)
+    with episode_bar(console, total=total, task=trained.task) as advance:
+        calibration = calibrate_agent(
+            trained,
+            requests,
+            confidence=options.confidence,
+            episodes=options.episodes,
+            cost_max=options.cost_max,
+            seed=options.seed,
+            workers=options.workers,
+            advance=advance,
+        )
+    out = options.out or (trained.run.path / agent.POLICY_FILE if trained.run else Path(options.run))
+    trained.save(out)
+    write_rows(out.parent / "calibration.csv", calibration.rows)
+    console.print(calibration_table(calibration, trained.task).rich())
+    console.print(f"reward given up for the guarantee: {calibration.mean_given_up:.1f} on average over what is served")
+    console.print(f"table     {out.parent / 'calibration.csv'}", soft_wrap=True, highlight=False)
+    console.print(f"policy    {out}", soft_wrap=True, highlight=False)

@@ -1,0 +1,43 @@
+"""Small policies with random weights, for tests that need a policy but not a good one."""
+
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ccpo.envs.registry import resolve
+from ccpo.runtime import NetConfig, Policy
+
+HAS_BULLET = bool(find_spec("pybullet") and find_spec("bullet_safety_gym"))
+NEEDS_BULLET = pytest.mark.skipif(not HAS_BULLET, reason="needs the extra 'bullet'")
+
+
+def random_policy(task: str, *, seed: int = 0, evaluation: object = None) -> Policy:
+    """One hidden layer; its actions depend on the observation and on the threshold."""
+    spec, rng = resolve(task).spec, np.random.default_rng(seed)
+    sizes = (spec.observation_size + 1, 16, 2 * spec.action_size)
+    arrays = {
+        "obs_mean": np.zeros(spec.observation_size, np.float32),
+        "obs_std": np.ones(spec.observation_size, np.float32),
+    }
+    for i, (rows, columns) in enumerate(pairwise(sizes)):
+        arrays[f"layers.{i}.weight"] = rng.normal(size=(rows, columns)).astype(np.float32)
+        arrays[f"layers.{i}.bias"] = np.zeros(columns, np.float32)
+    return Policy.create(
+        arrays,
+        NetConfig("gaussian", threshold_low=10.0, threshold_high=70.0),
+        spec,
+        algorithm="ccpo",
+        behaviour_thresholds=(20.0, 40.0, 60.0),
+        versions={},
+        training={"seed": 0},
+        evaluation=evaluation,
+    )
+
+
+def save_random_policy(folder: Path, task: str, **options) -> Path:
+    path = folder / f"{task}.safetensors"
+    random_policy(task, **options).save(path)
+    return path

@@ -1,0 +1,204 @@
+"""Calibration on policies whose cost is known: what it promises, what it refuses, what it stores."""
+
+import csv
+import math
+import warnings
+
+import numpy as np
+import pytest
+from toy import toy_agent, toy_cost
+
+from ccpo import cli
+from ccpo.agent import load
+from ccpo.deploy import calibrate as c
+from ccpo.deploy.confidence import mean_upper_bound
+from ccpo.errors import ConfigError, ThresholdError
+from ccpo.runtime import Policy
+
+REQUESTS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0]
+
+
+def measure_linear(slope, noise=3.0):
+    """Cost slope · dial ± uniform noise, reward = dial; the calls are kept."""
+    calls = []
+
+    def measure(dials, count, seed):
+        calls.append((tuple(dials), count, seed))
+        rng = np.random.default_rng(seed)
+        return [c.Episodes(slope * d + noise * rng.uniform(-1, 1, count), np.full(count, d)) for d in dials]
+
+    return measure, calls
+
+
+def calibrate(measure, **settings):
+    settings = {"threshold_range": (10.0, 70.0), "cost_max": 200.0, "episodes": 400, **settings}
+    return c.calibrate(measure, settings.pop("requests", REQUESTS), **settings)
+
+
+@pytest.mark.parametrize("slope", [0.7, 1.0, 1.4])
+def test_settings_keep_the_requests_without_waste(slope):
+    calibration = calibrate(measure_linear(slope)[0])
+    assert [row.requested for row in calibration.rows] == REQUESTS
+    served = [row for row in calibration.certified if row.dial < 70.0]
+    assert len(served) >= 4
+    for row in served:
+        assert row.cost < row.bound <= row.requested
+        assert 2.0 < row.requested - slope * row.dial < 4.5  # about 200 log(3/0.05)/320, and two standard errors
+        assert row.reward == pytest.approx(row.dial)
+        assert row.uncalibrated_reward == pytest.approx(row.requested)
+    dials = [row.dial for row in calibration.rows]
+    assert dials == sorted(dials)
+    assert all(10.0 <= dial <= 70.0 for dial in dials)
+
+
+def test_pilot_and_certification_share_no_seed_and_only_the_pilot_chooses():
+    measure, calls = measure_linear(1.2)
+    calibration = calibrate(measure, seed=5)
+    (pilot_dials, pilot_count, pilot_seed), (dials, count, seed) = calls
+    assert pilot_seed != seed
+    assert min(pilot_seed, seed) >= 2**32  # no evaluation's seed
+    assert (pilot_count, count) == (80, 320) == (calibration.pilot_episodes, calibration.episodes)
+    assert set(REQUESTS) <= set(pilot_dials)
+    assert set(dials) == {row.dial for row in calibration.rows}
+    assert len(calls) == 2
+    run = sum(len(d) * n for d, n, _ in calls)
+    assert run <= c.planned_episodes(REQUESTS, (10.0, 70.0), 400)
+
+
+def test_rows_say_what_was_measured():
+    measure, _ = measure_linear(1.0, noise=8.0)
+    calibration = calibrate(measure, confidence=0.9)
+    chosen = sorted({row.dial for row in calibration.rows})
+    samples = dict(zip(chosen, measure(chosen, 320, c.CERTIFICATION_SEEDS), strict=True))
+    for row in calibration.rows:
+        cost = samples[row.dial].cost
+        assert row.cost == pytest.approx(cost.mean())
+        assert row.exceedance >= (cost > row.requested).mean()
+        assert row.bound == pytest.approx(
+            200 * mean_upper_bound(cost / 200, error=0.1 / 3, variance=(8 / 200) ** 2 / 3), abs=0.3
+        )
+
+
+def certify(costs, requests=REQUESTS):
+    samples = [np.full(200, float(cost)) for cost in costs]
+    return c.certify(requests, samples, [0.0] * len(costs), cost_max=200.0, error=0.05 / 3)
+
+
+def test_testing_goes_down_and_ends_at_the_third_claim_that_stands():
+    _, certified = certify([0, 25, 0, 45, 0, 65, 0])
+    assert certified == [False, False, True, False, True, False, True]
+    bounds, certified = certify([0, 0, 0, 0, 55, 65, 75])
+    assert certified == [False] * 7
+    assert bounds[0] <= 10.0  # it would have passed, and is not asked any more
+
+
+def test_false_requests_are_certified_no_more_often_than_promised():
+    """All requests lie just below the mean cost, costs are 0 or 200: the worst case of a bounded mean."""
+    rng, repeats, broken = np.random.default_rng(0), 200, 0
+    for _ in range(repeats):
+        costs = [200.0 * (rng.random(100) < (request + 0.01) / 200) for request in REQUESTS]
+        variances = [request / 200 * (1 - request / 200) for request in REQUESTS]
+        _, certified = c.certify(REQUESTS, costs, variances, cost_max=200.0, error=0.2 / 3)
+        broken += any(certified)
+    assert broken / repeats < 0.2 + 3 * math.sqrt(0.2 * 0.8 / repeats)
+    assert broken > 0  # the test can see a broken promise
+
+
+def test_serving_falls_back_to_the_next_smaller_request():
+    rows = tuple(
+        c.Row(
+            requested,
+            requested - 2,
+            certified,
+            cost=1.0,
+            bound=2.0,
+            exceedance=0.1,
+            reward=requested / 2,
+            uncalibrated_reward=requested,
+        )
+        for requested, certified in [(10.0, False), (20.0, True), (30.0, False), (40.0, True)]
+    )
+    calibration = c.Calibration(0.95, 200.0, 20, 80, 0, rows)
+    assert calibration.serving(15.0) is None
+    assert [calibration.serving(r) for r in (20.0, 39.0, 40.0, 99.0)] == [rows[1], rows[1], rows[3], rows[3]]
+    assert calibration.as_dict()["requested"] == [20.0, 40.0]
+    assert calibration.as_dict()["dial"] == [18.0, 38.0]
+    assert c.Calibration.from_dict(calibration.as_dict()) == calibration
+    assert calibration.mean_given_up == pytest.approx(((20 - 10) + (30 - 10) + (40 - 20)) / 3)
+    text = c.calibration_table(calibration, "BallCircle").markdown()
+    assert "refused" in text
+    assert "as 20" in text
+
+
+def test_a_dial_without_effect_and_a_range_of_one_threshold():
+    def measure(dials, count, seed):
+        return [c.Episodes(np.full(count, 25.0), np.zeros(count)) for _ in dials]
+
+    assert [row.requested for row in calibrate(measure).certified] == [30.0, 40.0, 50.0, 60.0, 70.0]
+    single = calibrate(measure, requests=[40.0], threshold_range=(40.0, 40.0))
+    assert single.certified[0].dial == 40.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"requests": [5.0]}, ThresholdError, "10 to 70"),
+        ({"requests": []}, ThresholdError, "10 to 70"),
+        ({"requests": [math.nan]}, ThresholdError, "10 to 70"),
+        ({"confidence": 1.0}, ConfigError, "0.95"),
+        ({"confidence": math.nan}, ConfigError, "0.95"),
+        ({"episodes": 19}, ConfigError, "at least 20"),
+        ({"cost_max": 0.0}, ConfigError, "largest cost"),
+        ({"cost_max": math.inf}, ConfigError, "largest cost"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        calibrate(measure_linear(1.0)[0], **settings)
+
+
+def test_a_cost_beyond_the_range_ends_the_calibration_at_once():
+    measure, calls = measure_linear(1.0)
+    with pytest.raises(ConfigError, match="more than cost_max=40"):
+        calibrate(measure, cost_max=40.0)
+    assert len(calls) == 1
+
+
+def test_an_agent_is_calibrated_and_serves_requests(tmp_path):
+    agent = toy_agent()
+    calibration = c.calibrate_agent(agent, REQUESTS, episodes=20, cost_max=100.0, workers=1)
+    assert all(row.cost == pytest.approx(toy_cost(row.dial), rel=1e-4) for row in calibration.rows)
+    assert all(toy_cost(row.dial) <= row.requested for row in calibration.certified)
+    agent.save(tmp_path / "policy.safetensors")
+    policy, obs = Policy.load(tmp_path / "policy.safetensors"), np.zeros(2)
+    first = calibration.certified[0]
+    assert first.requested > 10.0
+    np.testing.assert_array_equal(policy.act(obs, first.requested, calibrated=True), policy.act(obs, first.dial))
+    with pytest.raises(ThresholdError, match=f"ask for {first.requested:g}"):
+        policy.act(obs, 10.0, calibrated=True)
+
+
+def test_an_agent_that_can_guarantee_nothing_says_so():
+    agent = toy_agent()
+    with pytest.raises(ThresholdError, match="no request up to 20 can be guaranteed"):
+        c.calibrate_agent(agent, [10.0, 20.0], episodes=20, cost_max=1000.0, workers=1)
+    assert agent.policy.manifest["calibration"] is None
+
+
+def test_the_command_writes_the_calibrated_policy_and_its_table(tmp_path, capsys):
+    path = tmp_path / "policy.safetensors"
+    toy_agent().save(path)
+    command = ["calibrate", str(path), "--episodes", "20", "--thresholds", "30:70:20", "--workers", "1"]
+    assert cli.main(command) == 2
+    assert "--cost-max" in capsys.readouterr().err
+    assert cli.main([*command, "--cost-max", "100"]) == 0
+    assert "Given up" in capsys.readouterr().out
+    stored = load(path).policy.manifest["calibration"]
+    assert stored["confidence"] == 0.95
+    assert stored["requested"][-1] == 70.0
+    with open(tmp_path / "calibration.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["requested"]) for row in rows] == [30.0, 50.0, 70.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(path).policy.act(np.zeros(2), 70.0, calibrated=True)

@@ -1,0 +1,186 @@
+"""The playground's protocol: what a page may ask for, and what it gets."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccpo.deploy.session import MAX_MESSAGE, Session, describe, parse_command
+from ccpo.deploy.watching import optimal_actor, trained_actor
+from ccpo.errors import FormatError
+from deploy.policies import save_random_policy
+
+
+@pytest.fixture
+def session(tmp_path):
+    trained = trained_actor(save_random_policy(tmp_path, "StaticBudget"))
+    session = Session([optimal_actor("StaticBudget"), optimal_actor("DriftBudget"), trained])
+    yield session
+    session.close()
+
+
+def ask(session, kind, **fields):
+    session.handle(parse_command(json.dumps({"type": kind, **fields})))
+
+
+def open_sides(session, actors=(0,), thresholds=(25.0,), seed=0):
+    ask(session, "open", actors=list(actors), thresholds=list(thresholds), seed=seed)
+    return session.advance()
+
+
+GOOD = [
+    {"type": "open", "actors": [0], "thresholds": [25], "seed": 0},
+    {"type": "open", "actors": [0, 2], "thresholds": [25.5, 60], "seed": 2**31 - 1},
+    {"type": "threshold", "side": 1, "value": 12.5},
+    {"type": "pause", "paused": True},
+    {"type": "step"},
+    {"type": "speed", "value": 0.25},
+    {"type": "restart", "seed": 4},
+    {"type": "seen", "number": 17},
+]
+
+
+@pytest.mark.parametrize("command", GOOD)
+def test_commands_are_understood(command):
+    assert parse_command(json.dumps(command)) == command
+
+
+BAD = [
+    None,
+    b"{}",
+    "",
+    "nonsense",
+    "7",
+    "[]",
+    "{}",
+    '{"type": 7}',
+    '{"type": ["open"]}',
+    '{"type": "quit"}',
+    '{"type": "step", "extra": 1}',
+    '{"type": "restart"}',
+    '{"type": "restart", "seed": -1}',
+    '{"type": "restart", "seed": 1.0}',
+    '{"type": "restart", "seed": true}',
+    f'{{"type": "restart", "seed": {2**31}}}',
+    '{"type": "threshold", "side": 2, "value": 20}',
+    '{"type": "threshold", "side": 0, "value": NaN}',
+    '{"type": "threshold", "side": 0, "value": 1e999}',
+    '{"type": "threshold", "side": 0, "value": "20"}',
+    '{"type": "threshold", "side": 0, "value": true}',
+    '{"type": "speed", "value": 3}',
+    '{"type": "speed", "value": [1]}',
+    '{"type": "pause", "paused": 1}',
+    '{"type": "open", "actors": [], "thresholds": [], "seed": 0}',
+    '{"type": "open", "actors": [0, 0, 0], "thresholds": [20, 20, 20], "seed": 0}',
+    '{"type": "open", "actors": {"0": 0}, "thresholds": [20], "seed": 0}',
+    '{"type": "open", "actors": [0], "thresholds": [null], "seed": 0}',
+    "[" * 1000,
+    '{"type": "step"}' + " " * MAX_MESSAGE,
+]
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_what_is_no_command_is_refused(message):
+    with pytest.raises(FormatError):
+        parse_command(message)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=8),
+    lambda value: (
+        st.lists(value, max_size=3) | st.dictionaries(st.sampled_from(["type", "seed", "value"]), value, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.text(max_size=60) | JSON.map(json.dumps))
+def test_garbage_is_refused_and_nothing_else_happens(message):
+    with pytest.raises(FormatError):
+        parse_command(message)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ({"type": "open", "actors": [3], "thresholds": [20], "seed": 0}, "actors below 3"),
+        ({"type": "open", "actors": [0, 2], "thresholds": [20], "seed": 0}, "a threshold for each side"),
+        ({"type": "open", "actors": [0, 1], "thresholds": [20, 20], "seed": 0}, "the same task"),
+        ({"type": "open", "actors": [0, 2], "thresholds": [20, 71], "seed": 0}, "from 10 to 70"),
+        ({"type": "threshold", "side": 0, "value": 100.5}, "from 5 to 100"),
+        ({"type": "threshold", "side": 1, "value": 20}, "no side 1"),
+    ],
+)
+def test_commands_that_do_not_fit_the_session_are_refused(session, command, message):
+    open_sides(session)
+    with pytest.raises(FormatError, match=message):
+        session.handle(command)
+    assert session.advance()["sides"][0]["threshold"] == 25.0
+
+
+def test_nothing_moves_before_a_page_asks(session):
+    assert session.advance() is None
+
+
+def test_the_threshold_acts_from_the_next_step_on(session):
+    open_sides(session)
+    actions = []
+    for threshold in (25, 25, 81):
+        ask(session, "threshold", side=0, value=threshold)
+        [side] = session.advance()["sides"]
+        actions += [moment["action"][0] for moment in side["moments"]]
+    assert actions == [0.5, 0.5, 0.9]
+    assert (side["cost"], side["reward"], side["length"]) == (1.31, 1.9, 3)
+
+
+def test_two_sides_start_alike_and_obey_their_own_thresholds(session):
+    start = open_sides(session, actors=(2, 2), thresholds=(20, 70), seed=5)
+    assert start["places"][0] == start["places"][1]
+    assert (start["actors"], start["seed"]) == ([2, 2], 5)
+    one, other = session.advance()["sides"]
+    assert (one["threshold"], other["threshold"]) == (20, 70)
+    assert one["moments"][0]["action"] != other["moments"][0]["action"]
+    ask(session, "open", actors=[2, 2], thresholds=[30, 30], seed=5)
+    assert session.advance()["places"] == start["places"]
+    one, other = session.advance()["sides"]
+    assert one == other
+
+
+def test_pause_and_single_steps(session):
+    open_sides(session)
+    ask(session, "pause", paused=True)
+    assert session.advance() is None
+    ask(session, "step")
+    assert session.advance()["sides"][0]["length"] == 1
+    assert session.advance() is None
+    ask(session, "pause", paused=False)
+    assert session.advance()["sides"][0]["length"] == 2
+
+
+@pytest.mark.parametrize(("speed", "steps"), [(0.25, 2), (0.5, 4), (1, 8), (2, 16), (8, 64)])
+def test_eight_ticks_at_each_speed(session, speed, steps):
+    open_sides(session)
+    ask(session, "speed", value=speed)
+    frames = [frame for _ in range(8) if (frame := session.advance())]
+    assert frames[-1]["sides"][0]["length"] == steps == sum(len(frame["sides"][0]["moments"]) for frame in frames)
+
+
+def test_an_episode_ends_and_waits_for_a_restart(session):
+    open_sides(session)
+    ask(session, "speed", value=8)
+    frames = [session.advance() for _ in range(14)]
+    assert [frame is None for frame in frames] == [False] * 13 + [True]
+    [side] = frames[12]["sides"]
+    assert (side["ended"], side["length"], len(side["moments"])) == ("truncated", 100, 4)
+    assert side["cost"] == pytest.approx(25.0)
+    for seed in (1, 2, 3):
+        ask(session, "restart", seed=seed)
+    assert session.advance()["seed"] == 3
+    assert session.advance()["type"] == "frame"
+
+
+def test_the_welcome_is_plain_json(session):
+    welcome = json.loads(json.dumps(describe(session._actors, compare=True), allow_nan=False))
+    assert [actor["task"] for actor in welcome["actors"]] == ["StaticBudget", "DriftBudget", "StaticBudget"]
+    assert welcome["scenes"]["DriftBudget"]["kind"] == "timeline"

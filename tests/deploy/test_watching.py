@@ -1,0 +1,133 @@
+"""Actors and live episodes against an independent loop and closed forms."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from ccpo.deploy.watching import CurvePoint, LiveEpisode, check_same_task, optimal_actor, scene_of, trained_actor
+from ccpo.envs.analytic import ANALYTIC_ENVS
+from ccpo.envs.registry import resolve
+from ccpo.envs.workers import episode_seed
+from ccpo.errors import CCPOError, FormatError
+from ccpo.metrics import EpisodeTable
+from deploy.policies import NEEDS_BULLET, random_policy, save_random_policy
+
+
+def play(actor, threshold, seed=0):
+    episode = LiveEpisode(actor, seed)
+    moments = []
+    while not episode.ended:
+        moments.append(episode.step(threshold))
+    episode.close()
+    return episode, moments
+
+
+@pytest.mark.parametrize("task", ["DriftBudget", pytest.param("CarCircle", marks=NEEDS_BULLET)])
+def test_an_episode_equals_a_plain_loop(tmp_path, task):
+    policy = random_policy(task)
+    actor = trained_actor(save_random_policy(tmp_path, task))
+    env = resolve(task)()
+    obs, reward, cost, ended = env.reset(episode_seed(3, evaluation=True)), 0.0, 0.0, False
+    while not ended:
+        obs, r, c, terminated, truncated = env.step(policy.net.mean(obs, np.float32(35.0)))
+        reward, cost, ended = reward + r, cost + c, terminated or truncated
+    env.close()
+
+    episode, moments = play(actor, 35.0, seed=3)
+    assert (episode.reward, episode.cost) == (reward, cost)
+    assert len(moments) == episode.length == resolve(task).spec.episode_length
+    assert episode.ended == "truncated"
+    assert math.isclose(sum(moment.cost for moment in moments), cost)
+
+
+def test_a_turned_threshold_acts_at_the_next_step():
+    episode = LiveEpisode(optimal_actor("StaticBudget"), seed=0)
+    actions = [episode.step(threshold).action[0] for threshold in (25.0, 25.0, 81.0)]
+    assert actions == pytest.approx([0.5, 0.5, 0.9])
+
+
+def test_a_finished_episode_cannot_be_stepped():
+    actor = optimal_actor("StaticBudget-T3")
+    episode, _ = play(actor, 2.0)
+    with pytest.raises(CCPOError, match="has truncated after 3 steps"):
+        episode.step(2.0)
+
+
+@pytest.mark.parametrize("task", ANALYTIC_ENVS)
+def test_the_optimum_runs_on_its_exact_curve(task):
+    actor, env = optimal_actor(task), ANALYTIC_ENVS[task]()
+    low, high = actor.threshold_range
+    assert env.min_cost < low < high == 100.0
+    for point in actor.curve[:: len(actor.curve) - 1]:
+        assert point.reward == env.optimal_return(point.threshold)
+        assert point.cost == env.optimal_cost(point.threshold)
+    episode, _ = play(actor, 40.0)
+    assert episode.cost == pytest.approx(40.0, rel=0.15)
+
+
+ROWS = [{"threshold": t, "reward_mean": 2.0 * t, "cost_mean": t - 1.0, "seeds": 1} for t in (40.0, 10.0)]
+CURVE = (CurvePoint(10.0, 20.0, 9.0), CurvePoint(40.0, 80.0, 39.0))
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "curve"),
+    [
+        (None, ()),
+        ({"thresholds": ROWS}, CURVE),
+        (ROWS, CURVE),
+        ({"thresholds": [{"threshold": "<b>", "reward_mean": 1, "cost_mean": 1}, 7]}, ()),
+        ({"thresholds": 7}, ()),
+        ("nonsense", ()),
+    ],
+)
+def test_the_curve_of_a_file_is_its_manifests_evaluation(tmp_path, evaluation, curve):
+    path = save_random_policy(tmp_path, "StaticBudget", evaluation=evaluation)
+    assert trained_actor(path).curve == curve
+
+
+def test_the_curve_of_a_run_is_its_eval_csv(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"format_version": 1}))
+    random_policy("StaticBudget").save(tmp_path / "policy.safetensors")
+    keys = {"task": "StaticBudget", "algorithm": "ccpo", "seed": 0, "length": 100}
+    EpisodeTable.from_rows(
+        {**keys, "threshold": t, "episode": i, "reward": t + i, "cost": 2.0 * i} for t in (10.0, 20.0) for i in (0, 1)
+    ).write_csv(tmp_path / "eval.csv")
+    actor = trained_actor(tmp_path)
+    assert actor.curve == (CurvePoint(10.0, 10.5, 1.0), CurvePoint(20.0, 20.5, 1.0))
+    assert actor.name == f"ccpo · {tmp_path.name}"
+    assert (actor.threshold_range, actor.behaviour_thresholds) == ((10.0, 70.0), (20.0, 40.0, 60.0))
+
+
+@NEEDS_BULLET
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ("BallCircle", "circle"),
+        ("CarCircle", "circle"),
+        ("DroneCircle", "circle"),
+        ("DroneRun", "run"),
+        ("AntRun", "run"),
+    ],
+)
+def test_the_five_tasks_are_seen_from_above(tmp_path, task, kind):
+    actor = trained_actor(save_random_policy(tmp_path, task))
+    scene = scene_of(actor.factory)
+    assert scene.kind == kind
+    assert (scene.circle_radius is not None, scene.y_limit is not None) == (kind == "circle", kind == "run")
+    first, second = LiveEpisode(actor, seed=1), LiveEpisode(actor, seed=1)
+    assert first.place == second.place
+    assert len(first.place) == 2
+    assert first.step(20.0) == second.step(20.0)
+    first.close(), second.close()
+
+
+def test_a_task_without_a_space_is_a_timeline():
+    scene = scene_of(resolve("LateBudget-T7"))
+    assert (scene.kind, scene.episode_length, scene.bounds) == ("timeline", 7, None)
+
+
+def test_policies_of_two_tasks_are_not_compared():
+    with pytest.raises(FormatError, match=r"is for DriftBudget, .* for StaticBudget; compare policies of one task"):
+        check_same_task(optimal_actor("StaticBudget"), optimal_actor("DriftBudget"))

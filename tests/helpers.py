@@ -1,0 +1,38 @@
+"""Small problems that compile in seconds, shared by the tests that train."""
+
+from typing import Any
+
+from ccpo import agent, config
+from ccpo.algorithms import find_algorithm
+from ccpo.envs.registry import resolve
+from ccpo.runs import Run
+from ccpo.training import LoopConfig, Trainer
+
+TINY: dict[str, Any] = {
+    "steps": 720,
+    "rollout_length": 20,
+    "warmup_steps": 240,
+    "checkpoint_every": 240,
+    "replay_steps": 1200,
+    "hidden": (8, 8),
+    "features": 4,
+    "embedding_hidden": 4,
+    "batch": 16,
+    "conditions": 3,
+    "states": 4,
+    "action_samples": 4,
+    "updates_per_step": 0.05,
+    "refresh_updates": 3,
+    "feedback_rate": 0.1,
+    "average_rate": 0.1,
+    "violation_margin": 1.0,
+    "normalise_observations": True,
+}
+TASK = "BalanceBudget-T20"
+
+
+def make_trainer(path, algorithm="ccpo", task=TASK, **settings) -> Trainer:
+    factory, module = resolve(task), find_algorithm(algorithm)
+    loop, algorithm_config = config.build((LoopConfig, module.Config), agent.task_settings(factory), TINY, settings)
+    run = Run.create(path, algorithm=algorithm, task=factory.name, seed=loop.seed, config={})
+    return Trainer(run, module, factory, loop=loop, config=algorithm_config)

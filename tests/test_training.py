@@ -1,0 +1,241 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import ccpo
+from ccpo import trees
+from ccpo.envs.workers import episode_seed
+from ccpo.errors import ConfigError, FormatError, NumericalError, RunError
+from ccpo.runs import Run
+from helpers import TASK, TINY, make_trainer
+
+
+def assert_same(first: dict, second: dict) -> None:
+    assert set(first) == set(second)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+def final_arrays(run_path: Path) -> dict:
+    groups, info = Run.open(run_path).load_checkpoint()
+    return {f"{group}/{name}": x for group, arrays in groups.items() for name, x in arrays.items()} | {
+        "iteration": np.array(info["iteration"]),
+        "cumulative_cost": np.array(info["cumulative_cost"]),
+    }
+
+
+def rows_without_time(run_path: Path) -> list:
+    rows = [json.loads(line) for line in (run_path / "progress.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def train(out, **settings):
+    return ccpo.train(TASK, out=out, **{**TINY, **settings})
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """An uninterrupted run."""
+    return train(tmp_path_factory.mktemp("reference")).run.path
+
+
+def test_the_same_seed_gives_the_same_run(reference, tmp_path):
+    again = train(tmp_path).run.path
+    assert_same(final_arrays(reference), final_arrays(again))
+    assert str(rows_without_time(reference)) == str(rows_without_time(again))
+
+
+def test_another_seed_gives_another_run(reference, tmp_path):
+    other = final_arrays(train(tmp_path, seed=1).run.path)
+    assert not np.array_equal(other["state/actor.0.weight"], final_arrays(reference)["state/actor.0.weight"])
+    assert not np.array_equal(other["replay/data.obs"], final_arrays(reference)["replay/data.obs"])
+
+
+def test_workers_change_nothing(reference, tmp_path):
+    np.testing.assert_allclose(
+        final_arrays(train(tmp_path, workers=2).run.path)["replay/data.obs"],
+        final_arrays(reference)["replay/data.obs"],
+        atol=1e-4,
+    )
+
+
+def test_a_killed_run_resumes_to_the_same_end(reference, tmp_path):
+    """k steps, kill −9, resume: bit for bit the uninterrupted run, and its workers die with it."""
+    script = textwrap.dedent(f"""
+        import sys, os, signal
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import ccpo
+        from helpers import TASK, TINY
+
+        def die(progress):
+            if progress.steps >= 480:
+                print(progress.run_path, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if __name__ == "__main__":
+            ccpo.train(TASK, out={str(tmp_path)!r}, display=die, **TINY)
+    """)
+    file = tmp_path / "killed.py"
+    file.write_text(script)
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    path = Path(done.stdout.strip())
+    assert Run.open(path).steps()[-1] < TINY["steps"]
+    resumed = ccpo.resume(path).run.path
+    assert_same(final_arrays(reference), final_arrays(resumed))
+    assert str(rows_without_time(reference)) == str(rows_without_time(resumed))
+
+
+def test_no_worker_outlives_its_parent(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import sys, os, signal, multiprocessing
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import ccpo
+        from helpers import TASK, TINY
+
+        def die(progress):
+            print(*[p.pid for p in multiprocessing.active_children()], flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if __name__ == "__main__":
+            ccpo.train(TASK, out={str(tmp_path)!r}, display=die, **{{**TINY, "workers": 2}})
+    """)
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=os.environ, check=False)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2, done.stderr
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_training_and_evaluation_seeds_never_coincide():
+    training = {episode_seed(s, lane, i, r) for s in range(3) for lane in range(6) for i in range(50) for r in range(3)}
+    evaluation = {episode_seed(s, t, e, evaluation=True) for s in range(3) for t in range(10, 70) for e in range(50)}
+    assert not training & evaluation
+
+
+def test_a_run_in_use_is_refused(reference):
+    run = Run.open(reference)
+    with run.lock(), pytest.raises(RunError, match="in use by another process"):
+        ccpo.resume(reference)
+
+
+def test_resuming_a_finished_run_changes_nothing(reference):
+    before = final_arrays(reference)
+    ccpo.resume(reference)
+    assert_same(before, final_arrays(reference))
+
+
+def test_an_infinite_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path):
+    trainer = make_trainer(tmp_path)
+
+    def poison(progress):
+        if progress.steps == 240:
+            trainer.state = trainer.state._replace(reward_unit=trainer.state.reward_unit * np.nan)
+
+    with pytest.raises(NumericalError, match=r"'critic/\w+_loss' became nan in iteration 2 .*step 240 is kept"):
+        trainer.train(poison)
+    assert trainer.run.steps() == [240]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "version", "missing"])
+def test_a_damaged_checkpoint_is_refused(damage, tmp_path):
+    path = train(tmp_path, steps=240).run.path
+    folder = Run.open(path).checkpoint_path(240)
+    file = folder / "state.safetensors"
+    data = bytearray(file.read_bytes())
+    if damage == "truncate":
+        file.write_bytes(data[: len(data) // 2])
+    elif damage == "flip":
+        data[-5] ^= 1
+        file.write_bytes(data)
+    elif damage == "missing":
+        file.unlink()
+    else:
+        info = json.loads((folder / "checkpoint.json").read_text())
+        (folder / "checkpoint.json").write_text(json.dumps(info | {"format_version": 99}))
+    with pytest.raises(
+        FormatError, match="format version 99" if damage == "version" else "missing, truncated or changed"
+    ):
+        ccpo.resume(path)
+
+
+def test_a_checkpoint_of_another_task_is_refused(tmp_path):
+    path = train(tmp_path, steps=240).run.path
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"task": "StaticBudget-T20"}))
+    with pytest.raises(FormatError, match=r"is of task 'BalanceBudget-T20', this run is of 'StaticBudget-T20'"):
+        ccpo.resume(path)
+
+
+def test_arrays_that_do_not_fit_are_named():
+    tree = {"a": np.zeros(3, np.float32), "b": np.zeros(2, np.float32)}
+    with pytest.raises(FormatError, match="'b' is missing or unknown"):
+        trees.from_arrays(tree, {"a": np.zeros(3, np.float32)}, source="it")
+    with pytest.raises(FormatError, match=r"'b' is float32\[5\], expected float32\[2\]"):
+        trees.from_arrays(tree, {"a": np.zeros(3, np.float32), "b": np.zeros(5, np.float32)}, source="it")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"behaviour_thresholds": (40, 20)}, "must rise strictly"),
+        ({"behaviour_thresholds": (4, 90)}, "must lie in threshold_range"),
+        ({"threshold_range": (70, 10)}, "two rising numbers"),
+        ({"deployed_lanes": 3}, "exceeds lanes_per_threshold=2"),
+    ],
+)
+def test_loop_settings_are_checked(settings, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path, **settings)
+
+
+def test_an_environment_without_known_thresholds_asks_for_them(tmp_path):
+    with pytest.raises(ConfigError, match="give behaviour_thresholds"):
+        ccpo.train(ccpo_env(), out=tmp_path, steps=10)
+
+
+def ccpo_env():
+    from ccpo.envs.registry import TASKS
+
+    return TASKS["BalanceBudget"].make()
+
+
+def test_a_single_environment_serves_all_lanes_in_turn(tmp_path):
+    env = ccpo_env()
+    settings = TINY | {"steps": 240, "warmup_steps": 0}
+    agent = ccpo.train(env, out=tmp_path, behaviour_thresholds=(0.5, 3.0), threshold_range=(0.25, 4.0), **settings)
+    table = agent.evaluate([0.5, 2.0], episodes=2)
+    assert len(table) == 4
+    assert agent.threshold_range == (0.25, 4.0)
+
+
+def test_the_acting_policy_is_the_learners(tmp_path):
+    """NumPy in the workers and in deployment agrees with the learner's own `act`."""
+    trainer = make_trainer(tmp_path)
+    trainer.train()
+    policy = trainer.policy()
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(64, trainer.problem.spec.observation_size)).astype(np.float32)
+    threshold = rng.uniform(*trainer.problem.threshold_range, size=64).astype(np.float32)
+    expected = trainer.algorithm.act(trainer.config, trainer.problem, trainer.state, obs, threshold)
+    np.testing.assert_allclose(policy.net.mean(obs, threshold), expected, atol=1e-5)
+
+
+def test_prng_keys_are_never_used_twice(tmp_path):
+    trainer = make_trainer(tmp_path)
+    with jax.debug_key_reuse(True):
+        trainer.train(lambda progress: None)
