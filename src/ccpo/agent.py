@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ccpo import config as configs
+from ccpo.algorithms import check_algorithm
 from ccpo.envs.registry import EnvFactory, resolve
 from ccpo.errors import ConfigError, RunError, ThresholdError, ThresholdWarning
 from ccpo.metrics import EpisodeTable
@@ -146,6 +147,7 @@ def train(
     `behaviour_thresholds`, `threshold_range`, …) and of the algorithm; `ccpo list settings` shows them all.
     """
     factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length)
+    check_algorithm(algorithm)
     file_settings = configs.load_file(settings_file) if settings_file else {}
     layers = (
         task_settings(factory),

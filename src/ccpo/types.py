@@ -85,11 +85,10 @@ class Problem:
 
 
 class LaneStatistics(NamedTuple):
-    """Episodes that finished in a rollout, by lane: how many, and the mean of their costs and of its square; [E]."""
+    """Episodes that finished in a rollout, by lane: how many, and the mean of their costs; [E]."""
 
     count: Array
     cost: Array
-    cost_square: Array
 
 
 class Experience(NamedTuple):

@@ -60,7 +60,8 @@ def middle(page, selector, share=0.5, side=0):
 def test_dragging_the_slider_turns_the_policy(page):
     assert page.evaluate(text(".threshold", 0)) == "20"
     page.evaluate('document.getElementById("pause").click()')
-    settled = page.wait(f"new Promise((done) => setTimeout(() => done({picture(0)}), 300))")
+    later = f"new Promise((done) => setTimeout(() => done({picture(0)}), 300))"
+    settled = page.wait(f"(async () => {{ const now = {picture(0)}; return now === await {later} && now; }})()")
     before = page.evaluate(text(".cost", 0))
     # Threshold 20 lies at 15/95 of the range from 5 to 100.
     page.drag(middle(page, ".slider", 15 / 95), middle(page, ".slider", 76 / 95))
@@ -103,7 +104,7 @@ def test_an_episode_ends_with_a_verdict_and_the_next_begins(page):
     page.evaluate('document.getElementById("speed").dispatchEvent(new Event("change"))')
     page.wait('!document.querySelector(".verdict").hidden')
     assert page.evaluate(text(".verdict", 0)) == "within the threshold"
-    assert page.evaluate(text(".cost", 0)) == "20"
+    page.wait(f'{text(".cost", 0)} === "20"')
     page.wait(f"{step(0)} > 0 && {step(0)} < 100")
 
 

@@ -54,6 +54,11 @@ def test_a_foreign_host_is_refused(server, host):
     assert server.get("/", host)[0].status == 421
 
 
+@pytest.mark.parametrize("host", ["localhost:9000", "127.0.0.1", "127.0.0.2:80", "[::1]:80"])
+def test_every_name_of_this_machine_is_answered(server, host):
+    assert server.get("/", host)[0].status == 200
+
+
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1"])
 def test_a_foreign_origin_is_refused(server, origin):
     with pytest.raises(InvalidStatus, match="403"):

@@ -14,8 +14,13 @@ ALGORITHMS = {
 }
 
 
-def find_algorithm(name: str) -> ModuleType:
-    """The module of an algorithm."""
+def check_algorithm(name: str) -> None:
+    """An error with a suggestion if there is no such algorithm."""
     if name not in ALGORITHMS:
         raise ConfigError(f"unknown algorithm '{name}'; {did_you_mean(name, ALGORITHMS)}")
+
+
+def find_algorithm(name: str) -> ModuleType:
+    """The module of an algorithm."""
+    check_algorithm(name)
     return importlib.import_module(f"ccpo.algorithms.{name}")

@@ -89,7 +89,7 @@ class Config(Settings):
     normalise_observations: bool = setting(False, "running normalisation of observations")
 
 
-SPREAD_RATE = 0.05
+SPREAD_RATE = 0.1
 LEVEL_STATES = 32
 
 
@@ -110,9 +110,9 @@ class State(NamedTuple):
     """At evenly spaced thresholds: the mean of Q_c over visited states under the policy, times ε_H."""
     cost_bias: Array
     """By behaviour threshold: predicted minus measured episodic cost."""
-    cost_mean: Array
+    cost_measured: Array
     cost_variance: Array
-    """By behaviour threshold: running moments of measured episodic cost."""
+    """By behaviour threshold: the latest measured episodic cost, and the running variance around its slow drift."""
     updates: Array
     key: Array
 
@@ -141,7 +141,7 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         reward_unit=jnp.ones(()),
         cost_level=jnp.zeros(config.knots),
         cost_bias=per_threshold,
-        cost_mean=per_threshold,
+        cost_measured=per_threshold,
         cost_variance=per_threshold,
         updates=jnp.zeros((), jnp.int32),
         key=key,
@@ -256,15 +256,15 @@ def _feed_back(
     known = (count > 0) & (state.updates > 0)
     bias = jnp.clip(predicted - measured, -thresholds, thresholds)
     bias = state.cost_bias + jnp.where(known, config.feedback_rate, 0.0) * (bias - state.cost_bias)
-    rate = jnp.where(known, SPREAD_RATE, 0.0)
-    surprise = measured - state.cost_mean
-    within = average(stats.cost_square) - measured**2
-    variance = (1.0 - rate) * (state.cost_variance + rate * surprise**2) + rate * within
-    state = state._replace(cost_bias=bias, cost_mean=state.cost_mean + rate * surprise, cost_variance=variance)
+    # Half the squared difference of successive measurements: a variance that a drifting mean does not inflate.
+    jump = 0.5 * (measured - state.cost_measured) ** 2 * jnp.maximum(count, 1.0)
+    variance = state.cost_variance + jnp.where(known, SPREAD_RATE, 0.0) * (jump - state.cost_variance)
+    measured = jnp.where(count > 0, measured, state.cost_measured)
+    state = state._replace(cost_bias=bias, cost_measured=measured, cost_variance=variance)
     metrics = {
         "feedback/predicted_cost": predicted.mean(),
         "feedback/cost_bias": bias.mean(),
-        "feedback/cost_spread": jnp.sqrt(jnp.maximum(variance, 0.0)).mean(),
+        "feedback/cost_spread": jnp.sqrt(variance).mean(),
     }
     return state, metrics
 
@@ -414,7 +414,7 @@ def cost_target(config: Config, problem: Problem, state: State, thresholds: Arra
     The margin grows with the run's progress: early costs spread widely because the policy still changes.
     """
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
-    spread = jnp.sqrt(jnp.maximum(state.cost_variance, 0.0))
+    spread = jnp.sqrt(state.cost_variance)
     margin = config.violation_margin * progress * jnp.interp(thresholds, behaviour, spread)
     return thresholds - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
 

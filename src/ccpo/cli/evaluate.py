@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ccpo.cli.parsing import parse_thresholds
 
@@ -29,10 +30,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(options: argparse.Namespace) -> None:
+    from ccpo import agent
+
+    trained = agent.load(options.run)
+    thresholds = parse_thresholds(options.thresholds) if options.thresholds else None
+    out = options.out or (trained.run.path if trained.run else Path(options.run).parent)
+    show_evaluation(
+        trained,
+        out,
+        thresholds,
+        episodes=options.episodes,
+        seed=options.seed,
+        stochastic=options.stochastic,
+        workers=options.workers,
+        env=options.task,
+    )
+
+
+def show_evaluation(trained: Any, out: Path, thresholds: list[float] | None = None, **settings: Any) -> None:
+    """Evaluate, print both tables, write eval.csv and the figure into `out`, and say where they are."""
     import numpy as np
     from rich.console import Console
 
-    from ccpo import agent
     from ccpo.cli.display import episode_bar
     from ccpo.errors import MissingExtraError, RunError
     from ccpo.metrics import per_threshold, summarise
@@ -40,27 +59,14 @@ def call(options: argparse.Namespace) -> None:
     from ccpo.report.tables import summary_table, threshold_table
 
     console = Console()
-    trained = agent.load(options.run)
-    if options.thresholds:
-        thresholds = parse_thresholds(options.thresholds)
-    else:
-        thresholds = [float(t) for t in np.linspace(*trained.threshold_range, 13)]
-    out = options.out or (trained.run.path if trained.run else Path(options.run).parent)
+    thresholds = thresholds or [float(t) for t in np.linspace(*trained.threshold_range, 13)]
+    trained.warn_outside_range(thresholds)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot write to '{out}' ({error.strerror}); choose another --out") from None
-    trained.warn_outside_range(thresholds)
-    with episode_bar(console, total=len(thresholds) * options.episodes, task=trained.task) as advance:
-        table = trained.evaluate(
-            thresholds,
-            options.episodes,
-            seed=options.seed,
-            stochastic=options.stochastic,
-            workers=options.workers,
-            env=options.task,
-            advance=advance,
-        )
+    with episode_bar(console, total=len(thresholds) * settings["episodes"], task=trained.task) as advance:
+        table = trained.evaluate(thresholds, **settings, advance=advance)
     table.write_csv(out / "eval.csv")
     behaviour = trained.behaviour_thresholds
     console.print(threshold_table(per_threshold(table, behaviour)).rich())

@@ -3,11 +3,12 @@
 import argparse
 from typing import Any
 
+from ccpo.cli.evaluate import show_evaluation
 from ccpo.cli.parsing import parse_settings
 from ccpo.errors import ConfigError
 
 EXAMPLES = """\
-  ccpo train --task BallCircle
+  ccpo train --task BallCircle --evaluate
   ccpo train --task CarCircle --steps 300000 --seed 1 --out runs
   ccpo train --task BallCircle --set discount=0.98 --set hidden=64,64
   ccpo train --resume runs/ccpo-BallCircle/seed-000-20260101-120000"""
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting (ccpo list settings)"
     )
     parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files into RUN/tb")
+    parser.add_argument("--evaluate", action="store_true", help="then evaluate it as 'ccpo evaluate RUN' does")
 
 
 def call(options: argparse.Namespace) -> None:
@@ -60,3 +62,5 @@ def call(options: argparse.Namespace) -> None:
                 **settings,
             )
     display.finish(trained)
+    if options.evaluate:
+        show_evaluation(trained, trained.run.path, episodes=50)

@@ -32,7 +32,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 MAX_SESSIONS = 16
 MAX_BAD_MESSAGES = 20
 MAX_AHEAD = 6
@@ -234,7 +233,7 @@ def is_own_host(host: str, *, loopback: bool) -> bool:
         name = urlsplit(f"http://{host}").hostname
     except ValueError:
         return False
-    return bool(name) and (not loopback or name in LOOPBACK_NAMES)
+    return bool(name) and (not loopback or is_loopback(str(name)))
 
 
 def is_token(given: str | None, expected: str | None) -> bool:

@@ -305,14 +305,8 @@ def _lost(process: multiprocessing.process.BaseProcess) -> errors.EnvError:
 
 
 def _statistics(finished: list[tuple[int, Episode]], lanes: int) -> LaneStatistics:
-    count, cost, square = (
-        np.zeros(lanes, np.float32),
-        np.zeros(lanes, np.float32),
-        np.zeros(lanes, np.float32),
-    )
+    count, cost = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
     for lane, episode in finished:
         count[lane] += 1
         cost[lane] += episode.cost
-        square[lane] += episode.cost**2
-    safe = np.maximum(count, 1)
-    return LaneStatistics(count, cost / safe, square / safe)
+    return LaneStatistics(count, cost / np.maximum(count, 1))

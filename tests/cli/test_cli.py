@@ -1,0 +1,183 @@
+import json
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from helpers import TASK, TINY
+
+from ccpo.cli import main
+from ccpo.cli.parsing import parse_thresholds
+from ccpo.errors import ConfigError, ThresholdWarning
+from ccpo.metrics import COLUMNS, EpisodeTable
+
+TINY_FLAGS = [
+    flag
+    for name, value in TINY.items()
+    for flag in ("--set", f"{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    assert main(["train", "--task", TASK, "--out", str(out), *TINY_FLAGS]) == 0
+    (path,) = out.glob("ccpo-*/seed-000-*")
+    return path
+
+
+def fails(capsys, *arguments):
+    """The one line that a failing command prints."""
+    assert main([str(a) for a in arguments]) == 2
+    message = capsys.readouterr().err.strip()
+    assert message.startswith("ccpo: ")
+    assert "\n" not in message
+    return message
+
+
+def test_a_run_folder_holds_what_it_should(run):
+    assert {p.name for p in run.iterdir()} >= {
+        "config.json",
+        "manifest.json",
+        "progress.csv",
+        "progress.jsonl",
+        "policy.safetensors",
+        "checkpoints",
+    }
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step_000000480", "step_000000720"]
+    config = json.loads((run / "config.json").read_text())
+    assert config["task"] == TASK
+    assert config["hidden"] == [8, 8]
+
+
+def test_evaluate_writes_the_table_and_the_figure(run, capsys):
+    assert main(["evaluate", str(run), "--thresholds", "4:8:2", "--episodes", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "BalanceBudget" in shown
+    assert "eval.png" in shown
+    table = EpisodeTable.read_csv(run / "eval.csv")
+    assert len(table) == 9
+    assert (run / "eval.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
+    assert (run / "eval.png").stat().st_size > 10_000
+
+
+def test_evaluation_does_not_depend_on_the_number_of_processes(run, tmp_path):
+    tables = []
+    for workers in ("1", "2"):
+        out = tmp_path / workers
+        arguments = ["evaluate", run, "--thresholds", "4,8", "--episodes", "2", "--workers", workers, "--out", out]
+        assert main([str(a) for a in arguments]) == 0
+        tables.append((out / "eval.csv").read_text())
+    assert tables[0] == tables[1]
+
+
+def test_a_policy_file_is_evaluated_like_a_run(run, tmp_path):
+    arguments = ["evaluate", run / "policy.safetensors", "--thresholds", "4", "--episodes", "2", "--out", tmp_path]
+    assert main([str(a) for a in arguments]) == 0
+    assert (tmp_path / "eval.csv").exists()
+
+
+def test_a_threshold_outside_the_range_is_a_warning_with_the_range(run, tmp_path):
+    with pytest.warns(ThresholdWarning, match="outside the trained range 2 to 14: 99"):
+        main(["evaluate", str(run), "--thresholds", "4,99", "--episodes", "1", "--out", str(tmp_path)])
+
+
+def test_list_shows_tasks_algorithms_and_settings(capsys):
+    for what, expected in (("tasks", "BallCircle"), ("algorithms", "ccpo"), ("settings", "estep_kl_bound")):
+        assert main(["list", what]) == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_bad_input_to_train(capsys, tmp_path):
+    assert "did you mean 'BallCircle'?" in fails(capsys, "train", "--task", "BalCircle", "--out", tmp_path)
+    assert "did you mean 'ccpo'?" in fails(capsys, "train", "--task", TASK, "--algorithm", "cpo", "--out", tmp_path)
+    assert "did you mean 'discount'?" in fails(
+        capsys, "train", "--task", TASK, "--set", "discuont=1", "--out", tmp_path
+    )
+    assert "must look like" in fails(capsys, "train", "--task", TASK, "--set", "discount", "--out", tmp_path)
+    assert "is not a run folder" in fails(capsys, "train", "--resume", tmp_path)
+    assert "--resume takes no settings" in fails(capsys, "train", "--resume", tmp_path, "--steps", "3")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_folder_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "choose another --out" in fails(capsys, "train", "--task", TASK, "--out", tmp_path / "file")
+
+
+def test_an_environment_without_cost_is_refused(capsys, tmp_path):
+    message = fails(
+        capsys,
+        "train",
+        "--task",
+        "Pendulum-v1",
+        "--out",
+        tmp_path,
+        "--behaviour-thresholds",
+        "20,40",
+        "--threshold-range",
+        "10,70",
+        *TINY_FLAGS,
+    )
+    assert "cost" in message
+
+
+def test_bad_input_to_evaluate(capsys, run, tmp_path):
+    assert "finite numbers ≥ 0" in fails(capsys, "evaluate", run, "--thresholds=-5", "--episodes", "1")
+    assert "finite numbers ≥ 0" in fails(capsys, "evaluate", run, "--thresholds", "nan", "--episodes", "1")
+    assert "must look like 10:70:5" in fails(capsys, "evaluate", run, "--thresholds", "a:b")
+    assert "at least 1" in fails(capsys, "evaluate", run, "--episodes", "0")
+    assert "not a run folder" in fails(capsys, "evaluate", tmp_path)
+    (tmp_path / "policy.safetensors").write_bytes(b"nonsense")
+    assert "cannot load policy" in fails(capsys, "evaluate", tmp_path / "policy.safetensors")
+    assert "give the environment it was trained on" in fails(capsys, "evaluate", run, "--task", "StaticBudget")
+
+
+def test_a_missing_extra_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert "pip install 'ccpo[tb]'" in fails(
+        capsys, "train", "--task", TASK, "--tensorboard", "--out", tmp_path, *TINY_FLAGS
+    )
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(ConfigError):
+        main(["train", "--task", "BalCircle", "--debug"])
+
+
+def test_tensorboard_files_are_written(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the writer's own dependencies
+        assert main(["train", "--task", TASK, "--out", str(tmp_path), "--tensorboard", *TINY_FLAGS]) == 0
+    assert list(tmp_path.glob("ccpo-*/seed-000-*/tb/events*"))
+
+
+def test_help_is_quick_and_needs_no_jax():
+    code = "import sys; from ccpo.cli import main\ntry: main(['train', '-h'])\nexcept SystemExit: pass\nprint('jax' in sys.modules)"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False")
+    assert "examples:" in done.stdout
+    assert time.monotonic() - began < 5.0
+
+
+def test_thresholds_include_both_ends():
+    assert parse_thresholds("10:70:5") == [float(t) for t in range(10, 71, 5)]
+    assert parse_thresholds("0.1:0.3:0.1") == pytest.approx([0.1, 0.2, 0.3])
+    for bad in ("10:70", "70:10:5", "10:70:0", "x", "0:1:1e-9"):
+        with pytest.raises(ConfigError):
+            parse_thresholds(bad)
+
+
+def test_every_example_in_the_help_parses():
+    from ccpo.cli import make_parser
+
+    parser = make_parser()
+    for name in ("train", "evaluate", "list"):
+        examples = (
+            Path(sys.modules[f"ccpo.cli.{name}"].__file__).read_text().split('EXAMPLES = """\\\n')[1].split('"""')[0]
+        )
+        for line in examples.splitlines():
+            parser.parse_args(line.split()[1:])
