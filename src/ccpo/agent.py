@@ -47,7 +47,7 @@ class Agent:
     def predict(
         self, obs: Any, threshold: Any, deterministic: bool = True, *, rng: np.random.Generator | None = None
     ) -> tuple[np.ndarray, None]:
-        """The action for one observation or a batch, under one threshold or one for each; the second value is no state."""
+        """The action for one observation or a batch, under one threshold or one for each; the second value is None."""
         return self.policy.act(obs, threshold, deterministic=deterministic, rng=rng), None
 
     def evaluate(
@@ -71,6 +71,11 @@ class Agent:
             raise ThresholdError(f"thresholds={thresholds} must differ from each other")
         if episodes < 1:
             raise ConfigError(f"episodes={episodes} must be at least 1")
+        low, high = self.threshold_range
+        outside = ", ".join(f"{t:g}" for t in thresholds if not low <= t <= high)
+        if outside:
+            message = f"outside the trained range {low:g} to {high:g}: {outside}; the policy may not keep these"
+            warnings.warn(message, ThresholdWarning, stacklevel=2)
         results = evaluate_episodes(
             self.factory(env),
             self.policy.net.arrays,
@@ -97,15 +102,6 @@ class Agent:
             for i, e in enumerate(result)
         )
 
-    def warn_outside_range(self, thresholds: Iterable[float]) -> None:
-        """One warning if some thresholds lie outside the trained range."""
-        low, high = self.threshold_range
-        outside = [t for t in thresholds if not low <= t <= high]
-        if outside:
-            listed = ", ".join(f"{t:g}" for t in outside)
-            message = f"outside the trained range {low:g} to {high:g}: {listed}; the policy may not keep these"
-            warnings.warn(message, ThresholdWarning, stacklevel=2)
-
     def factory(self, env: Any = None) -> EnvFactory:
         """The environments this agent runs in: the given one, the one it was trained on, or its task's."""
         if env is not None:
@@ -114,13 +110,12 @@ class Agent:
             return self._factory
         else:
             found = resolve(self.task)
-        if (found.spec.observation_size, found.spec.action_size) != (
-            self.policy.env.observation_size,
-            self.policy.env.action_size,
-        ):
+        given = (found.spec.observation_size, found.spec.action_size)
+        expected = (self.policy.env.observation_size, self.policy.env.action_size)
+        if given != expected:
             raise ConfigError(
-                f"'{found.name}' has {found.spec.observation_size} observations and {found.spec.action_size} actions, the policy "
-                f"{self.policy.env.observation_size} and {self.policy.env.action_size}; give the environment it was trained on"
+                f"'{found.name}' has (observation, action) sizes {given}, the policy {expected}; "
+                "give the environment it was trained on"
             )
         return found
 
@@ -143,8 +138,8 @@ def train(
 ) -> Agent:
     """Train an agent and return it.
 
-    `env` is a task's name, a Gymnasium id, an environment or a factory; `settings` are those of the loop (`steps`, `seed`,
-    `behaviour_thresholds`, `threshold_range`, …) and of the algorithm; `ccpo list settings` shows them all.
+    `env` is a task's name, a Gymnasium id, an environment or a factory; `settings` are those of the loop (`steps`,
+    `seed`, `behaviour_thresholds`, `threshold_range`, …) and of the algorithm; `ccpo list settings` shows them all.
     """
     factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length)
     check_algorithm(algorithm)
@@ -212,7 +207,8 @@ def _build(algorithm: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Any, An
     loop, config = configs.build((LoopConfig, module.Config), *layers)
     if not loop.behaviour_thresholds or not loop.threshold_range:
         raise ConfigError(
-            "this environment is not a registered task; give behaviour_thresholds (such as 20,40,60) and threshold_range (such as 10,70)"
+            "this environment is not a registered task; give behaviour_thresholds (such as 20,40,60) "
+            "and threshold_range (such as 10,70)"
         )
     return module, loop, config
 

@@ -1,6 +1,7 @@
 """Settings: frozen dataclasses that validate themselves, and strict merging preset → file → command line.
 
-A setting is declared once, with `setting(default, help, …)`, beside the code that uses it. Nothing here knows an algorithm.
+A setting is declared once, with `setting(default, help, …)`, beside the code that uses it. Nothing here knows an
+algorithm.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Evaluation: thresholds × episodes → a table of episodes.
 
 Each threshold is one job: a fresh environment, its episodes one after the other, seeds that are a function of
-(seed, threshold, episode) and never training's. What a job returns is therefore independent of how jobs share processes.
+(seed, threshold, episode) and never training's. What a job returns does not depend on how jobs share processes.
 """
 
 import multiprocessing

@@ -1,6 +1,6 @@
 """Replay: a ring of whole rollouts, one lane for each environment, on the learner's device.
 
-Lanes belong to behaviour thresholds: environment e always acts under threshold `thresholds[e]`, so drawing a lane is drawing a
+Lanes belong to behaviour thresholds: environment e always acts under the same one, so drawing a lane is drawing a
 threshold, and the newest steps of a lane are what the policy visits near that threshold now.
 """
 

@@ -1,7 +1,7 @@
 """The only loop: collect → replay → scan(update) → log → checkpoint.
 
-The rollout of iteration i + 1 is collected with the policy as it was before iteration i learned, always, whether that happens beside
-the learning or not. Results therefore depend on the seed and never on timing.
+The rollout of iteration i + 1 is collected with the policy as it was before iteration i learned, always, whether that
+happens beside the learning or not. Results therefore depend on the seed and never on timing.
 """
 
 import math
@@ -248,7 +248,8 @@ class Trainer:
         groups, info = self.run.load_checkpoint()
         if info.get("task") != self.problem.spec.task:
             raise FormatError(
-                f"the checkpoint in '{self.run.path}' is of task '{info.get('task')}', this run is of '{self.problem.spec.task}'"
+                f"the checkpoint in '{self.run.path}' is of task '{info.get('task')}', "
+                f"this run is of '{self.problem.spec.task}'"
             )
         source = f"the checkpoint in '{self.run.path}'"
         self.state = trees.from_arrays(self.state, groups["state"], source=source)

@@ -6,12 +6,12 @@ import warnings
 from pathlib import Path
 
 import pytest
-from helpers import TASK, TINY
 
 from ccpo.cli import main
 from ccpo.cli.parsing import parse_thresholds
 from ccpo.errors import ConfigError, ThresholdWarning
 from ccpo.metrics import COLUMNS, EpisodeTable
+from helpers import TASK, TINY
 
 TINY_FLAGS = [
     flag
@@ -155,7 +155,8 @@ def test_tensorboard_files_are_written(tmp_path):
 
 
 def test_help_is_quick_and_needs_no_jax():
-    code = "import sys; from ccpo.cli import main\ntry: main(['train', '-h'])\nexcept SystemExit: pass\nprint('jax' in sys.modules)"
+    code = "import sys, contextlib; from ccpo.cli import main\n"
+    code += "with contextlib.suppress(SystemExit): main(['train', '-h'])\nprint('jax' in sys.modules)"
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")

@@ -1,7 +1,7 @@
 """The registry of algorithms: a name, its one line, and the module that holds it.
 
-A module has the same names whatever the method: `Config`, `State`, `init`, `act`, `acting`, `update`. Modules are imported when asked
-for, so that listing them needs no JAX.
+A module has the same names whatever the method: `Config`, `State`, `init`, `act`, `acting`, `update`. Modules are
+imported when asked for, so that listing them needs no JAX.
 """
 
 import importlib

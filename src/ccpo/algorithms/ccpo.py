@@ -1,7 +1,7 @@
 """CCPO: constraint-conditioned policy optimisation, one policy π(a | s, ε) for every threshold ε.
 
-Two parts (docs/algorithms/ccpo.md): versatile value estimation, Q(s, a | ε) = ψ(s, a)ᵀ z(ε), and conditioned variational
-inference, a convex E-step for each of a set of thresholds followed by one supervised M-step over all of them.
+Two parts (docs/algorithms/ccpo.md): versatile value estimation, Q(s, a | ε) = ψ(s, a)ᵀ z(ε), and conditioned
+variational inference, a convex E-step for each of a set of thresholds and one supervised M-step over all of them.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from ccpo.types import Acting, Array, Experience, Problem, Transition
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Every choice of the method; the paper leaves most of them open (docs/algorithms/ccpo.md numbers the deviations)."""
+    """Every choice of the method. The paper leaves most of them open; docs/algorithms/ccpo.md numbers the deviations."""
 
     versatile_critic: bool = setting(True, "VVE: Q = ψᵀz; false is the ablation, a plain critic of [s; ε; a]")
     versatile_policy: bool = setting(True, "CVI: E- and M-step for unseen thresholds too; false is the ablation")
@@ -171,7 +171,7 @@ def horizon(config: Config, problem: Problem) -> Horizon:
 def act(
     config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None
 ) -> Array:
-    """The deployed action for observations [N, O] under thresholds [N]: the mean, or a sample of π if a key is given."""
+    """The action for observations [N, O] under thresholds [N]: as deployed, or a sample of π if a key is given."""
     params = state.actor if key is not None else deployed_actor(config, state)
     mean, std = policy(problem, params, state.normaliser(obs), threshold)
     return mean if key is None else gaussian.sample(key, mean, std, count=1)[..., 0, :]
@@ -424,8 +424,8 @@ def q_threshold(
 ) -> Array:
     """The bound on E_s E_q[Q_c], in the critic's unit, for q_cost [C, S, K] under the old policy: [C] → [C].
 
-    value: ε_q itself, as in Eq. (8). advantage: E_s E_π[Q_c] + gain·(ε_q − level), which bounds the *change* of Q_c; the level is
-    averaged over many batches, so that which states a batch happens to hold does not decide whether it is safe.
+    value: ε_q itself, as in Eq. (8). advantage: E_s E_π[Q_c] + gain·(ε_q − level), which bounds the *change* of Q_c;
+    the level is averaged over many batches, so that the states a batch happens to hold do not decide what is safe.
     """
     target = cost_target(config, problem, state, thresholds, progress)
     if config.constraint == "value":

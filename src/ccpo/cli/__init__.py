@@ -4,9 +4,10 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
-from ccpo.errors import CCPOError
+from ccpo.errors import CCPOError, ThresholdWarning
 
 COMMANDS = {
     "train": "train an agent, or continue a run",
@@ -44,12 +45,19 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """A warning of ours is for the person at the terminal; where in the code it arose is not."""
+    if issubclass(category, ThresholdWarning):
+        print(f"ccpo: {message}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; an error of ours, or of the user's, is one line and exit code 2."""
     # One core learns while another collects: more threads for small matrices cost both of them.
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    warnings.showwarning = _show_warning
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.version:

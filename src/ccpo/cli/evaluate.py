@@ -60,7 +60,6 @@ def show_evaluation(trained: Any, out: Path, thresholds: list[float] | None = No
 
     console = Console()
     thresholds = thresholds or [float(t) for t in np.linspace(*trained.threshold_range, 13)]
-    trained.warn_outside_range(thresholds)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

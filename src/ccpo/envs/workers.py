@@ -1,10 +1,11 @@
 """Collecting beside learning: lanes of environments that act by themselves on a snapshot of the policy.
 
-A lane is one environment under one behaviour threshold. A worker process holds several lanes, acts in NumPy, and writes its
-transitions into shared memory: one message a rollout, none a step. Everything random in a rollout is a function of
-(seed, lane, iteration), so neither timing nor the number of workers has a say in it.
+A lane is one environment under one behaviour threshold. A worker process holds several lanes, acts in NumPy, and writes
+its transitions into shared memory: one message a rollout, none a step. Everything random in a rollout is a function of
+(seed, lane, iteration), so timing has no say in it.
 """
 
+import itertools
 import multiprocessing
 import traceback
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ccpo.types import Acting, Episode, LaneStatistics, Problem, Transition
 
 @dataclass(frozen=True)
 class Order:
-    """What to collect: iteration number, policy, and whether to act at random, start afresh, or cut episodes at the end."""
+    """What to collect: the iteration, the policy, whether to act at random, start afresh, cut episodes at the end."""
 
     iteration: int
     acting: Acting
@@ -242,7 +243,7 @@ class Collector:
         self._rollouts = self._memory.rollouts
         context = multiprocessing.get_context("spawn")
         edges = np.linspace(0, problem.lanes, workers + 1).astype(int)
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in itertools.pairwise(edges):
             ours, theirs = context.Pipe()
             lanes = range(int(start), int(stop))
             process = context.Process(
@@ -255,7 +256,7 @@ class Collector:
             self._workers.append((process, ours))
 
     def start(self, order: Order) -> None:
-        """Begin to collect. In-process lanes collect in `wait`, while the learner's compiled update runs beside them."""
+        """Begin to collect. In-process lanes collect in `wait`, while the compiled update runs beside them."""
         self._order = order
         for process, connection in self._workers:
             try:

@@ -1,7 +1,7 @@
 """Returns, and the pair of critic horizon and constraint that must agree.
 
-The E-step compares E_s E_q[Q_c] with a number derived from the episodic threshold ε. Which number is right depends on what the
-critic sums up and on the states that are averaged; `Horizon` fixes both with one name, so that they cannot disagree.
+The E-step compares E_s E_q[Q_c] with a number derived from the episodic threshold ε. Which number is right depends on
+what the critic sums up and on the states that are averaged; `Horizon` fixes both, so that they cannot disagree.
 """
 
 from typing import NamedTuple

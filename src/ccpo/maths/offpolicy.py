@@ -1,0 +1,296 @@
+"""What off-policy actor-critics with a Lagrange multiplier share: critics, their n-step targets, and what rollouts tell.
+
+Critics are ensembles of plain networks of [s; ε; a], in units that make Q of order one, so that gains and rates mean the same in
+every task. Axes: M members of an ensemble, N behaviour thresholds; the rest as in `ccpo.types`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ccpo.config import Settings, setting
+from ccpo.errors import ConfigError
+from ccpo.maths import networks, normaliser
+from ccpo.maths.multipliers import PID
+from ccpo.maths.returns import HORIZONS, Horizon, nstep_return
+from ccpo.types import Array, Experience, LaneStatistics, Problem, Transition
+
+UNIT_RATE = 0.1
+
+METRICS = {
+    "critic/reward_loss": "mean squared error of the reward critics against their targets, in units of Q",
+    "critic/cost_loss": "mean squared error of the cost critics against their targets, in units of Q",
+    "actor/q_reward": "mean of Q_r at the actor's actions",
+    "actor/q_cost": "mean of Q_c at the actor's actions; ε/ε_H where the constraint is met exactly",
+    "multiplier/mean": "mean of λ over the behaviour thresholds",
+    "multiplier/min": "the least λ of a behaviour threshold",
+    "multiplier/max": "the greatest λ of a behaviour threshold",
+    "multiplier/cost_excess": "mean of (episodic cost − ε)/ε_H where episodes finished; 0 is the aim",
+}
+
+
+@dataclass(frozen=True)
+class OffPolicySettings(Settings):
+    """The settings of every off-policy Lagrangian method."""
+
+    hidden: tuple[int, ...] = setting((128, 128), "hidden layers of actor and critics", low=1)
+    horizon: str = setting("endless", "what critics sum up", choices=HORIZONS)
+    discount: float = setting(0.97, "γ of all critics", low=0, high=1)
+    nstep: int = setting(2, "steps of reward and cost before a target bootstraps", low=1, high=100)
+    target_rate: float = setting(0.05, "τ: the share of a network that its target takes over", above=0, high=1)
+    batch: int = setting(256, "transitions an update", low=1)
+    updates_per_step: float = setting(0.2, "gradient updates for each environment step", above=0)
+    actor_rate: float = setting(5e-4, "Adam's rate for the actor", above=0)
+    critic_rate: float = setting(1e-3, "Adam's rate for the critics", above=0)
+    multiplier_gains: tuple[float, ...] = setting(
+        (0.3, 0.05, 0.3), "PID gains of λ, once an iteration, on (episodic cost − ε)/ε_H", low=0
+    )
+    normalise_observations: bool = setting(False, "running normalisation of observations")
+
+    def validate(self) -> None:
+        if len(self.multiplier_gains) != 3:
+            raise ConfigError(
+                f"multiplier_gains={self.multiplier_gains} must be three numbers (P, I, D), such as 0.3,0.05,0.3"
+            )
+        if self.horizon == "endless" and self.discount == 1.0:
+            raise ConfigError("discount=1 has no endless sum; use a smaller one, or horizon=finite")
+
+
+class Critics(NamedTuple):
+    """Ensembles {"reward", "cost"} with leading axis M, the slow copies that targets use, and Adam's memory."""
+
+    online: dict
+    target: dict
+    opt: optax.OptState
+
+
+class Signals(NamedTuple):
+    """What rollouts tell besides their transitions."""
+
+    normaliser: normaliser.Normaliser
+    reward_unit: Array
+    """Running root mean square of the reward."""
+    pid: Any
+    multiplier: Array
+    """λ of each behaviour threshold: [N]."""
+
+
+class Continuation(NamedTuple):
+    """The known part of n-step targets, and the state from which the rest is estimated."""
+
+    reward: Array
+    cost: Array
+    discount: Array
+    """γ to the number of steps summed, 0 where nothing follows: [B]."""
+    obs: Array
+    time_to_go: Array
+
+
+class Batch(NamedTuple):
+    """Transitions as networks see them; `returns` in units of Q. Inputs [B, …], the rest [B]."""
+
+    actor_inputs: Array
+    critic_inputs: Array
+    action: Array
+    condition: Array
+    multiplier: Array
+    returns: dict[str, Array]
+    discount: Array
+    next_actor_inputs: Array
+    next_critic_inputs: Array
+
+
+def make_horizon(config: OffPolicySettings, problem: Problem) -> Horizon:
+    return Horizon(config.horizon, problem.spec.episode_length, config.discount)
+
+
+def conditioned(problem: Problem) -> bool:
+    """Whether the actor sees its threshold; one trained under a single threshold has nothing to learn from it."""
+    return len(problem.behaviour_thresholds) > 1
+
+
+def init_critics(config: OffPolicySettings, problem: Problem, key: Array, *, members: int) -> Critics:
+    inputs = problem.spec.observation_size + int(make_horizon(config, problem).sees_time)
+
+    def member(key: Array) -> dict:
+        return networks.init_plain_critic(key, inputs, problem.spec.action_size, hidden=config.hidden)
+
+    keys = jax.random.split(key, (2, members))
+    online = {"reward": jax.vmap(member)(keys[0]), "cost": jax.vmap(member)(keys[1])}
+    return Critics(online, online, optax.adam(config.critic_rate).init(online))
+
+
+def init_signals(config: OffPolicySettings, problem: Problem) -> Signals:
+    count = len(problem.behaviour_thresholds)
+    pid = PID(config.multiplier_gains).init(count)
+    return Signals(normaliser.init(problem.spec.observation_size), jnp.ones(()), pid, jnp.zeros(count))
+
+
+def actor_inputs(problem: Problem, obs: Array, threshold: Array) -> Array:
+    """[s; ε] of normalised observations [..., O] and thresholds [...]."""
+    if not conditioned(problem):
+        return obs
+    return jnp.concatenate([obs, networks.normalise_threshold(threshold, problem.threshold_range)[..., None]], axis=-1)
+
+
+def critic_inputs(horizon: Horizon, obs: Array, time_to_go: Array) -> Array:
+    """Normalised observations, with the share of the episode still to go where the horizon is finite."""
+    if not horizon.sees_time:
+        return obs
+    return jnp.concatenate([obs, time_to_go[..., None] / horizon.length], axis=-1)
+
+
+def observe(
+    config: OffPolicySettings,
+    problem: Problem,
+    signals: Signals,
+    critics: Critics,
+    experience: Experience,
+    *,
+    first: Array,
+) -> tuple[Signals, Critics, dict[str, Array]]:
+    """Take a new rollout in: observation statistics, the reward's unit, the multipliers. `first`: nothing is learned yet."""
+    rollout = experience.rollout
+    if config.normalise_observations:
+        signals = signals._replace(normaliser=normaliser.merge(signals.normaliser, rollout.obs))
+    unit, factor = follow_reward_unit(signals.reward_unit, rollout.reward, first=first)
+    online, target = (
+        {**critic, "reward": networks.rescale_output(critic["reward"], factor)}
+        for critic in (critics.online, critics.target)
+    )
+    signals, metrics = update_multipliers(config, problem, signals, experience.statistics)
+    return signals._replace(reward_unit=unit), critics._replace(online=online, target=target), metrics
+
+
+def follow_reward_unit(unit: Array, reward: Array, *, first: Array) -> tuple[Array, Array]:
+    """The reward's running root mean square, and the factor by which Q_r changes when it is told in the new unit."""
+    size = jnp.sqrt(jnp.mean(reward**2)) + 1e-8
+    fresh = jnp.where(first, size, unit + UNIT_RATE * (size - unit))
+    return fresh, jnp.where(first, 1.0, unit / fresh)
+
+
+def measured_costs(problem: Problem, statistics: LaneStatistics) -> tuple[Array, Array]:
+    """Mean episodic cost by behaviour threshold and the number of its episodes, of lanes that act as deployed if any: two [N]."""
+    source = problem.lane_deployed if problem.deployed_lanes else np.ones(problem.lanes, bool)
+    weight = (statistics.count * source).reshape(-1, problem.lanes_per_threshold)
+    count = weight.sum(axis=1)
+    return (statistics.cost.reshape(weight.shape) * weight).sum(axis=1) / jnp.maximum(count, 1.0), count
+
+
+def update_multipliers(
+    config: OffPolicySettings, problem: Problem, signals: Signals, statistics: LaneStatistics
+) -> tuple[Signals, dict[str, Array]]:
+    """λ of each behaviour threshold follows its own episodes; one without a finished episode waits."""
+    cost, count = measured_costs(problem, statistics)
+    scale = problem.threshold_range[1]
+    thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32) / scale
+    fresh = PID(config.multiplier_gains).update(signals.pid, cost / scale, thresholds)
+    known = count > 0
+    pid, multiplier = jax.tree.map(
+        lambda new, old: jnp.where(known, new, old), fresh, (signals.pid, signals.multiplier)
+    )
+    metrics = {
+        "multiplier/mean": multiplier.mean(),
+        "multiplier/min": multiplier.min(),
+        "multiplier/max": multiplier.max(),
+        "multiplier/cost_excess": jnp.sum(known * (cost / scale - thresholds)) / jnp.maximum(known.sum(), 1),
+    }
+    return signals._replace(pid=pid, multiplier=multiplier), metrics
+
+
+def multiplier_of(problem: Problem, multiplier: Array, threshold: Array) -> Array:
+    """λ of the behaviour threshold that each transition was collected under: [N], [B] → [B]."""
+    behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
+    return multiplier[jnp.argmin(jnp.abs(threshold[:, None] - behaviour[None, :]), axis=1)]
+
+
+def continuation(window: Transition, horizon: Horizon, *, limit: Array | None = None) -> Continuation:
+    """Σ γⁱ f_i over a window [n, B, …] up to an end or a cut, and where the bootstrap goes on.
+
+    A termination ends both sums for good; the time limit does only if the critics' horizon is finite.
+    """
+    ended = window.terminated | window.truncated
+    reward = nstep_return(window.reward, ended, horizon.discount, limit=limit)
+    cost = nstep_return(window.cost, ended, horizon.discount, limit=limit)
+    rows = jnp.arange(reward.last.shape[0])
+    obs, terminated, time_to_go = (
+        x[reward.last, rows] for x in (window.next_obs, window.terminated, window.time_to_go)
+    )
+    alive = ~terminated
+    if horizon.sees_time:
+        alive &= time_to_go > 1
+    return Continuation(reward.value, cost.value, reward.discount * alive, obs, time_to_go - 1)
+
+
+def make_batch(config: OffPolicySettings, problem: Problem, signals: Signals, window: Transition) -> Batch:
+    """A window of n steps [n, B, …] as networks see it."""
+    horizon = make_horizon(config, problem)
+    first = jax.tree.map(lambda x: x[0], window)
+    following = continuation(window, horizon)
+    obs, next_obs = signals.normaliser(first.obs), signals.normaliser(following.obs)
+    cost_unit = problem.threshold_range[1] / problem.spec.episode_length
+    return Batch(
+        actor_inputs=actor_inputs(problem, obs, first.threshold),
+        critic_inputs=critic_inputs(horizon, obs, first.time_to_go),
+        action=first.action,
+        condition=networks.normalise_threshold(first.threshold, problem.threshold_range),
+        multiplier=multiplier_of(problem, signals.multiplier, first.threshold),
+        returns={
+            "reward": following.reward / (signals.reward_unit * horizon.span),
+            "cost": following.cost / (cost_unit * horizon.span),
+        },
+        discount=following.discount,
+        next_actor_inputs=actor_inputs(problem, next_obs, first.threshold),
+        next_critic_inputs=critic_inputs(horizon, next_obs, following.time_to_go),
+    )
+
+
+def q_ensemble(critic: dict, inputs: Array, action: Array, condition: Array) -> Array:
+    """Q(s, a | ε) of each member, of actions as the environment clips them: [M, B]."""
+    clipped = jnp.clip(action, -1.0, 1.0)[:, None, :]
+    return jax.vmap(lambda member: networks.plain_q(member, inputs, clipped, condition)[:, 0])(critic)
+
+
+def cautious_q(critics: dict, inputs: Array, action: Array, condition: Array) -> dict[str, Array]:
+    """min_m Q_r and max_m Q_c: the actor seeks out errors that make the one too large and the other too small; {name: [B]}."""
+    return {
+        "reward": q_ensemble(critics["reward"], inputs, action, condition).min(axis=0),
+        "cost": q_ensemble(critics["cost"], inputs, action, condition).max(axis=0),
+    }
+
+
+def lagrangian(q_reward: Array, q_cost: Array, multiplier: Array) -> Array:
+    """(Q_r − λ Q_c)/(1 + λ): what the actor maximises, of the same size whatever λ; all [B]."""
+    return (q_reward - multiplier * q_cost) / (1.0 + multiplier)
+
+
+def fit_critics(
+    config: OffPolicySettings, critics: Critics, batch: Batch, targets: dict[str, Array]
+) -> tuple[Critics, dict[str, Array]]:
+    """One Adam step of every member towards targets {name: [B]}; the slow copies follow."""
+
+    def loss(online: dict) -> tuple[Array, dict[str, Array]]:
+        errors = {}
+        for name, target in targets.items():
+            q = q_ensemble(online[name], batch.critic_inputs, batch.action, batch.condition)
+            errors[f"critic/{name}_loss"] = jnp.mean((q - target[None, :]) ** 2)
+        members = len(jax.tree.leaves(online)[0])
+        # Each member learns as fast as it would alone.
+        return members * sum(errors.values()), errors
+
+    grads, metrics = jax.grad(loss, has_aux=True)(critics.online)
+    change, opt = optax.adam(config.critic_rate).update(grads, critics.opt)
+    online = optax.apply_updates(critics.online, change)
+    return Critics(online, optax.incremental_update(online, critics.target, config.target_rate), opt), metrics
+
+
+def actor_arrays(actor: Sequence[networks.Layer], signals: Signals) -> dict[str, np.ndarray]:
+    """The arrays of `ccpo.runtime.PolicyNet`."""
+    named = {f"layers.{i}.{name}": x for i, layer in enumerate(actor) for name, x in layer.items()}
+    named |= {"obs_mean": signals.normaliser.mean, "obs_std": signals.normaliser.std}
+    return jax.tree.map(np.array, named)
