@@ -21,6 +21,7 @@ _HOMES = {
     "Budget": "ccpo.runtime",
     "EpisodeTable": "ccpo.metrics",
     "summarise": "ccpo.metrics",
+    "make": "ccpo.envs.registry",
     "list_tasks": "ccpo.envs.registry",
     "CCPOError": "ccpo.errors",
     "ConfigError": "ccpo.errors",

@@ -15,7 +15,7 @@ import numpy as np
 from ccpo.envs.adapter import CostEnv
 from ccpo.envs.registry import EnvFactory
 from ccpo.envs.workers import episode_seed
-from ccpo.runtime import NetConfig, PolicyNet
+from ccpo.runtime import CombinedNet, NetConfig, PolicyNet, make_net
 from ccpo.types import Episode
 
 
@@ -64,7 +64,7 @@ def _run(
 
 def _run_job(factory: EnvFactory, arrays: dict[str, np.ndarray], net: NetConfig, job: _Job) -> list[Episode]:
     """All episodes of one threshold in a fresh environment."""
-    policy, env = PolicyNet(arrays, net), factory()
+    policy, env = make_net(arrays, net), factory()
     millis = round(job.threshold * 1000)
     try:
         return [_run_episode(policy, env, job, (job.seed, millis, index)) for index in range(job.episodes)]
@@ -72,7 +72,7 @@ def _run_job(factory: EnvFactory, arrays: dict[str, np.ndarray], net: NetConfig,
         env.close()
 
 
-def _run_episode(policy: PolicyNet, env: CostEnv, job: _Job, entropy: tuple[int, ...]) -> Episode:
+def _run_episode(policy: PolicyNet | CombinedNet, env: CostEnv, job: _Job, entropy: tuple[int, ...]) -> Episode:
     rng = np.random.default_rng(entropy)
     obs = env.reset(episode_seed(*entropy, evaluation=True))
     threshold = np.float32(job.threshold)

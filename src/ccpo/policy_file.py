@@ -26,7 +26,7 @@ FORMAT_VERSION = 1
 MAX_HEADER_BYTES = 1 << 20
 MAX_FILE_BYTES = 1 << 28
 
-ARRAY_NAME = re.compile(r"obs_mean|obs_std|log_std|layers\.\d{1,3}\.(weight|bias)")
+ARRAY_NAME = re.compile(r"(member\.\d{1,3}\.)?(obs_mean|obs_std|log_std|layers\.\d{1,3}\.(weight|bias))")
 FIELD_KINDS: dict[str, type | tuple[type, ...]] = {
     "env": dict,
     "net": dict,

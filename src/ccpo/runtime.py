@@ -8,7 +8,7 @@ Axes: N observations, O observation, A action.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from ccpo.errors import (
     ThresholdWarning,
     did_you_mean,
 )
-from ccpo.policy_file import PathLike, is_number
+from ccpo.policy_file import PathLike, are_numbers, is_number
 from ccpo.types import Array, EnvSpec
 
 ZERO, ONE, OBS_CLIP = np.float32(0.0), np.float32(1.0), np.float32(10.0)
@@ -48,6 +48,8 @@ class NetConfig:
     std_min: float = 0.01
     std_max: float = 1.0
     exploration_noise: float = 0.0
+    members: tuple[float, ...] = ()
+    """Of a combination: the threshold of each single-threshold policy in it; empty for one policy."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("distribution", _HAS_SCALE_HEAD), ("activation", _ACTIVATIONS)):
@@ -65,6 +67,10 @@ class NetConfig:
             raise ConfigError(f"the threshold range {given} must be ordered and end above 0")
         if self.std_min > self.std_max:
             raise ConfigError(f"std_min {self.std_min:g} must not be above std_max {self.std_max:g}")
+        if self.members != () and not (are_numbers(self.members) and len(self.members) > 1):
+            raise ConfigError(f"members {self.members!r:.60} must be at least two thresholds")
+        if self.members and (self.members[0] < 0 or any(np.diff(self.members) <= 0)):
+            raise ConfigError(f"members {self.members!r:.60} must be increasing thresholds ≥ 0")
 
 
 class PolicyNet:
@@ -165,6 +171,65 @@ class PolicyNet:
             raise FormatError(f"{expected} arrays expected, {len(self.arrays)} given: {', '.join(self.arrays):.200}")
 
 
+class CombinedNet:
+    """Single-threshold policies as one: their actions at the two thresholds ε₁ < ε₂ next to ε, combined linearly.
+
+    a(s, ε) = w₁·a₁(s) + w₂·a₂(s), w₁ = (ε₂ − ε)/(ε₂ − ε₁), w₂ = (ε − ε₁)/(ε₂ − ε₁); beyond the ends a weight is
+    negative. The paper leaves open what of two policies is combined: here it is actions, samples of one noise.
+    Arrays: those of each member's `PolicyNet`, `member.i.` before their names; `members` are their thresholds.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], config: NetConfig) -> None:
+        self.config = config
+        self._thresholds = np.asarray(config.members, np.float32)
+        member_config = replace(config, members=(), conditioned=False)
+        self._members = []
+        self.arrays: dict[str, np.ndarray] = {}
+        for index in range(len(config.members)):
+            prefix = f"member.{index}."
+            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            self._members.append(PolicyNet(own, member_config))
+            self.arrays |= {prefix + name: array for name, array in self._members[-1].arrays.items()}
+        sizes = {(member.observation_size, member.action_size) for member in self._members}
+        if len(sizes) > 1 or len(self.arrays) != len(arrays):
+            raise FormatError(f"{len(arrays)} arrays do not make {len(self._members)} members of equal sizes")
+        self.observation_size, self.action_size = sizes.pop()
+
+    def mean(self, obs: np.ndarray, threshold: Array) -> np.ndarray:
+        """The deterministic action, with shapes as in `PolicyNet.mean`."""
+        return _clip(self._combine([member.mean(obs, threshold) for member in self._members], threshold), -ONE, ONE)
+
+    def sample(self, obs: np.ndarray, threshold: Array, noise: np.ndarray) -> np.ndarray:
+        """An action for standard normal noise that all members share, not yet clipped to [−1, 1]."""
+        return self._combine([member.sample(obs, threshold, noise) for member in self._members], threshold)
+
+    def _combine(self, actions: list[np.ndarray], threshold: Array) -> np.ndarray:
+        weights = combination_weights(self._thresholds, threshold)
+        return np.sum([weights[..., i, None] * action for i, action in enumerate(actions)], axis=0)
+
+
+def combination_weights(members: np.ndarray, threshold: Array) -> np.ndarray:
+    """What each member counts at a threshold: all but two weights are 0, and they sum to 1; [M], [...] → [..., M].
+
+    Between two members it is they that count, beyond the ends the outermost two. For evenly spaced members these are
+    the two closest ones, as the paper has it.
+
+    >>> combination_weights(np.array([20.0, 40.0, 60.0]), 50.0).tolist()
+    [0.0, 0.5, 0.5]
+    """
+    threshold = np.asarray(threshold, np.float32)
+    upper = np.clip(np.searchsorted(members, threshold), 1, len(members) - 1)
+    low, high = members[upper - 1], members[upper]
+    share = ((threshold - low) / (high - low))[..., None]
+    place = np.eye(len(members), dtype=np.float32)
+    return (ONE - share) * place[upper - 1] + share * place[upper]
+
+
+def make_net(arrays: Mapping[str, Array], config: NetConfig) -> PolicyNet | CombinedNet:
+    """The net that arrays and config describe."""
+    return CombinedNet(arrays, config) if config.members else PolicyNet(arrays, config)
+
+
 class _ClassOnly:
     """A class method that refuses an instance: `policy.load(path)` would leave `policy` as it was."""
 
@@ -185,7 +250,7 @@ class Policy:
         self.manifest = policy_file.checked_manifest(manifest)
         env = policy_file.parse_dataclass(EnvSpec, self.manifest["env"], "env")
         self.env = policy_file.checked_env(env)
-        self.net = PolicyNet(arrays, policy_file.parse_dataclass(NetConfig, self.manifest["net"], "net"))
+        self.net = make_net(arrays, policy_file.parse_dataclass(NetConfig, self.manifest["net"], "net"))
         self._check_arrays()
         self.manifest["checksum"] = policy_file.checksum(self.net.arrays, self.manifest)
         self._action_low = np.asarray(env.action_low, np.float32)
@@ -326,8 +391,8 @@ class Policy:
         for name, array in self.net.arrays.items():
             if not np.isfinite(array).all():
                 raise FormatError(f"array '{name}' holds NaN or infinity")
-        if not (self.net.arrays["obs_std"] > 0).all():
-            raise FormatError("array 'obs_std' must be above 0 everywhere")
+            if name.endswith("obs_std") and not (array > 0).all():
+                raise FormatError(f"array '{name}' must be above 0 everywhere")
 
 
 class Budget:

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ccpo.maths.returns import Horizon, nstep_return
+from ccpo.maths.returns import Horizon, gae, nstep_return
 
 
 def slow_nstep(values, ended, discount, limit):
@@ -39,3 +39,36 @@ def test_q_threshold_is_the_mean_value_of_an_even_cost(name, length, discount):
         mean_q = np.mean([sum(cost * discount**i for i in range(h)) for h in range(1, length + 1)])
     horizon = Horizon(name, length, discount)
     assert horizon.q_threshold(cost * length) == pytest.approx(mean_q, rel=1e-6)
+
+
+def slow_gae(gains, value, next_value, terminated, truncated, discount, decay):
+    """Each advantage by itself: the sum of what follows in its episode, over one lane."""
+    advantages = []
+    for start in range(len(gains)):
+        total, factor = 0.0, 1.0
+        for t in range(start, len(gains)):
+            bootstrap = 0.0 if terminated[t] else discount * next_value[t]
+            total += factor * (gains[t] + bootstrap - value[t])
+            factor *= discount * decay
+            if terminated[t] or truncated[t]:
+                break
+        advantages.append(total)
+    return advantages
+
+
+def test_gae_equals_a_plain_loop():
+    rng, shape = np.random.default_rng(0), (12, 5)
+    arrays = [rng.normal(size=shape) for _ in range(3)]
+    terminated, truncated = rng.random(shape) < 0.15, rng.random(shape) < 0.15
+    result = gae(
+        *(jnp.asarray(x, jnp.float32) for x in arrays),
+        terminated=jnp.asarray(terminated),
+        truncated=jnp.asarray(truncated),
+        discount=0.9,
+        decay=0.8,
+    )
+    lanes = [
+        slow_gae(*(x[:, e] for x in arrays), terminated[:, e], truncated[:, e], discount=0.9, decay=0.8)
+        for e in range(shape[1])
+    ]
+    np.testing.assert_allclose(result, np.stack(lanes, axis=1), rtol=1e-5, atol=1e-6)

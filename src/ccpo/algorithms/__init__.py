@@ -11,11 +11,23 @@ from ccpo.errors import ConfigError, did_you_mean
 
 ALGORITHMS = {
     "ccpo": "constraint-conditioned policy optimisation: one policy for every threshold",
+    "sac_lag": "soft actor-critic with PID multipliers: conditioned on the threshold (V-SAC-Lag), or at a single one",
+    "ddpg_lag": "deterministic policy gradients with PID multipliers: conditioned (V-DDPG-Lag), or at a single one",
+    "ppo_lag": "proximal policy optimisation with a PID multiplier, at a single threshold",
+    "trpo_lag": "trust-region policy optimisation with a PID multiplier, at a single threshold",
 }
+
+COMBINATIONS = {
+    "c_ppo_lag": "made by `ccpo combine` of finished ppo_lag runs: actions of the two nearest thresholds, weighted",
+    "c_trpo_lag": "made by `ccpo combine` of finished trpo_lag runs: actions of the two nearest thresholds, weighted",
+}
+"""What is not trained but made of trained policies."""
 
 
 def check_algorithm(name: str) -> None:
     """An error with a suggestion if there is no such algorithm."""
+    if name in COMBINATIONS:
+        raise ConfigError(f"'{name}' is {COMBINATIONS[name]}; train '{name[2:]}' at each threshold first")
     if name not in ALGORITHMS:
         raise ConfigError(f"unknown algorithm '{name}'; {did_you_mean(name, ALGORITHMS)}")
 

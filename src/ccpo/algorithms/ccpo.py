@@ -15,6 +15,7 @@ import optax
 
 from ccpo import replay as replays
 from ccpo.config import Settings, setting
+from ccpo.errors import ConfigError
 from ccpo.maths import gaussian, mstep, networks, normaliser
 from ccpo.maths.estep import EStep, estep
 from ccpo.maths.returns import HORIZONS, Horizon, nstep_return
@@ -24,7 +25,7 @@ from ccpo.types import Acting, Array, Experience, Problem, Transition
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Every choice of the method. The paper leaves most of them open; docs/algorithms/ccpo.md numbers the deviations."""
+    """Every choice of the method. The paper leaves most open; docs/algorithms/ccpo.md numbers the deviations."""
 
     versatile_critic: bool = setting(True, "VVE: Q = ψᵀz; false is the ablation, a plain critic of [s; ε; a]")
     versatile_policy: bool = setting(True, "CVI: E- and M-step for unseen thresholds too; false is the ablation")
@@ -88,6 +89,26 @@ class Config(Settings):
     )
     normalise_observations: bool = setting(False, "running normalisation of observations")
 
+    def validate(self) -> None:
+        if self.horizon == "endless" and self.discount == 1.0:
+            raise ConfigError("discount=1 has no endless horizon; give a smaller discount, or horizon=finite")
+
+
+METRICS = {
+    "critic/reward_loss": "mean squared error of Q_r against its targets, in units that make Q of order one",
+    "critic/cost_loss": "the same of Q_c",
+    "estep/kl_over_bound": "KL(q* ‖ π_old) over κ; 1 where the trust region binds, as it nearly always does",
+    "estep/temperature": "η*",
+    "estep/multiplier": "λ*, mean over thresholds; 0 where the constraint is slack",
+    "estep/multiplier_at_bound": "how often λ* sits at λ_max: the constraint cannot be met inside the trust region",
+    "estep/effective_samples": "effective action samples a state, over K",
+    "mstep/kl_mean_over_bound": "KL(π_old ‖ π) of the mean over its bound; about 1 in a healthy run",
+    "mstep/kl_std_over_bound": "the same of the scale",
+    "policy/std": "mean scale of the policy, in units where actions span [−1, 1]",
+    "feedback/predicted_cost": "episodic cost that the critic expects, mean over behaviour thresholds",
+    "feedback/cost_bias": "predicted minus measured episodic cost, as it corrects the E-step",
+    "feedback/cost_spread": "standard deviation of measured episodic cost",
+}
 
 SPREAD_RATE = 0.1
 LEVEL_STATES = 32

@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": "measure a trained agent over thresholds: table, eval.csv and figure",
     "render": "draw the paths of a policy under several thresholds: PNG, SVG and an animation",
     "play": "open the playground: turn the threshold of a policy live, in the browser",
+    "combine": "join single-threshold runs into one agent for every threshold",
     "export": "write the policy file with its model card, or an ONNX model",
     "calibrate": "find which dial setting keeps which request, with confidence",
     "list": "show tasks, algorithms or settings",

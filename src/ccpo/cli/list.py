@@ -46,9 +46,9 @@ def _tasks(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]
 
 
 def _algorithms(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    from ccpo.algorithms import ALGORITHMS
+    from ccpo.algorithms import ALGORITHMS, COMBINATIONS
 
-    return ("algorithm", "what it is"), list(ALGORITHMS.items())
+    return ("algorithm", "what it is"), list((ALGORITHMS | COMBINATIONS).items())
 
 
 def _settings(options: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ccpo.errors import NumericalError, require
+from ccpo.errors import ConfigError, NumericalError, require
 from ccpo.policy_file import PathLike, canonical, write_atomically
 from ccpo.runtime import OBS_CLIP, ONE, Policy
 
@@ -21,6 +21,8 @@ CHECKED_INPUTS = 2000
 def export_onnx(policy: Policy, path: PathLike) -> Path:
     """Write the model and compare it with the policy; one that disagrees is deleted and a `NumericalError` says so."""
     require("onnxruntime", "onnx")  # before anything is written
+    if policy.net.config.members:
+        raise ConfigError("a combination of policies has no ONNX model; export its policy file with --out instead")
     path = Path(path)
     write_atomically(path, build_model(policy).SerializeToString())
     try:

@@ -19,7 +19,7 @@ from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, FormatError
 from ccpo.metrics import EpisodeTable, per_threshold
 from ccpo.policy_file import is_number
-from ccpo.runtime import PolicyNet
+from ccpo.runtime import CombinedNet, PolicyNet
 
 Act = Callable[[np.ndarray, float], np.ndarray]
 """The action in policy units [−1, 1] for an observation and a threshold."""
@@ -90,7 +90,7 @@ def is_analytic(task: str) -> bool:
     return task.split("-")[0] in ANALYTIC_ENVS
 
 
-def _mean_action(net: PolicyNet) -> Act:
+def _mean_action(net: PolicyNet | CombinedNet) -> Act:
     return lambda obs, threshold: net.mean(obs, np.float32(threshold))
 
 

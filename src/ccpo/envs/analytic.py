@@ -23,6 +23,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import register as gymnasium_register
+from gymnasium.envs.registration import registry
 from gymnasium.spaces import Box
 
 from ccpo.errors import ConfigError, ThresholdError
@@ -327,5 +329,5 @@ def spend_budget(reward_weights: np.ndarray, cost_weights: np.ndarray, budget: f
 def register() -> None:
     """Make the environments known to `gymnasium.make` as `ccpo/<Name>-v0`; repeating it does nothing."""
     for name in ANALYTIC_ENVS:
-        if f"ccpo/{name}-v0" not in gymnasium.registry:
-            gymnasium.register(f"ccpo/{name}-v0", entry_point=f"ccpo.envs.analytic:{name}")
+        if f"ccpo/{name}-v0" not in registry:
+            gymnasium_register(f"ccpo/{name}-v0", entry_point=f"ccpo.envs.analytic:{name}")

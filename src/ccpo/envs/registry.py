@@ -110,6 +110,15 @@ def list_tasks() -> list[str]:
     return list(TASKS)
 
 
+def make(name: str) -> gymnasium.Env:
+    """A task's environment, as any Gymnasium environment: the cost is `info["cost"]`.
+
+    >>> make("StaticBudget").action_space.shape
+    (1,)
+    """
+    return find_task(name).make()
+
+
 def find_task(name: str) -> Task:
     """The task of that name; 'Ball-Circle', 'SafetyBallCircle-v0', 'ccpo/StaticBudget-v0' are understood too.
 

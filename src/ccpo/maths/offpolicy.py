@@ -1,12 +1,12 @@
-"""What off-policy actor-critics with a Lagrange multiplier share: critics, their n-step targets, and what rollouts tell.
+"""What off-policy actor-critics with Lagrange multipliers share: critics, n-step targets, and what rollouts tell.
 
-Critics are ensembles of plain networks of [s; ε; a], in units that make Q of order one, so that gains and rates mean the same in
-every task. Axes: M members of an ensemble, N behaviour thresholds; the rest as in `ccpo.types`.
+Critics are ensembles of plain networks of [s; ε; a], in units that make Q of order one, so that gains and
+rates mean the same in every task. Axes: M members of an ensemble, N behaviour thresholds; the rest as in `ccpo.types`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import optax
 from ccpo.config import Settings, setting
 from ccpo.errors import ConfigError
 from ccpo.maths import networks, normaliser
-from ccpo.maths.multipliers import PID
+from ccpo.maths.multipliers import PID, PIDState
 from ccpo.maths.returns import HORIZONS, Horizon, nstep_return
 from ccpo.types import Array, Experience, LaneStatistics, Problem, Transition
 
@@ -75,9 +75,8 @@ class Signals(NamedTuple):
     normaliser: normaliser.Normaliser
     reward_unit: Array
     """Running root mean square of the reward."""
-    pid: Any
-    multiplier: Array
-    """λ of each behaviour threshold: [N]."""
+    pid: PIDState
+    """Its `multiplier` is λ of each behaviour threshold: [N]."""
 
 
 class Continuation(NamedTuple):
@@ -126,9 +125,8 @@ def init_critics(config: OffPolicySettings, problem: Problem, key: Array, *, mem
 
 
 def init_signals(config: OffPolicySettings, problem: Problem) -> Signals:
-    count = len(problem.behaviour_thresholds)
-    pid = PID(config.multiplier_gains).init(count)
-    return Signals(normaliser.init(problem.spec.observation_size), jnp.ones(()), pid, jnp.zeros(count))
+    pid = PID(config.multiplier_gains).init(len(problem.behaviour_thresholds))
+    return Signals(normaliser.init(problem.spec.observation_size), jnp.ones(()), pid)
 
 
 def actor_inputs(problem: Problem, obs: Array, threshold: Array) -> Array:
@@ -154,7 +152,7 @@ def observe(
     *,
     first: Array,
 ) -> tuple[Signals, Critics, dict[str, Array]]:
-    """Take a new rollout in: observation statistics, the reward's unit, the multipliers. `first`: nothing is learned yet."""
+    """Take a new rollout in: observation statistics, the reward's unit, the multipliers; `first`: before any update."""
     rollout = experience.rollout
     if config.normalise_observations:
         signals = signals._replace(normaliser=normaliser.merge(signals.normaliser, rollout.obs))
@@ -175,7 +173,7 @@ def follow_reward_unit(unit: Array, reward: Array, *, first: Array) -> tuple[Arr
 
 
 def measured_costs(problem: Problem, statistics: LaneStatistics) -> tuple[Array, Array]:
-    """Mean episodic cost by behaviour threshold and the number of its episodes, of lanes that act as deployed if any: two [N]."""
+    """Mean episodic cost and number of episodes by behaviour threshold, of lanes acting as deployed if any: two [N]."""
     source = problem.lane_deployed if problem.deployed_lanes else np.ones(problem.lanes, bool)
     weight = (statistics.count * source).reshape(-1, problem.lanes_per_threshold)
     count = weight.sum(axis=1)
@@ -189,18 +187,15 @@ def update_multipliers(
     cost, count = measured_costs(problem, statistics)
     scale = problem.threshold_range[1]
     thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32) / scale
-    fresh = PID(config.multiplier_gains).update(signals.pid, cost / scale, thresholds)
     known = count > 0
-    pid, multiplier = jax.tree.map(
-        lambda new, old: jnp.where(known, new, old), fresh, (signals.pid, signals.multiplier)
-    )
+    pid, multiplier = PID(config.multiplier_gains).update(signals.pid, cost / scale, thresholds, known=known)
     metrics = {
         "multiplier/mean": multiplier.mean(),
         "multiplier/min": multiplier.min(),
         "multiplier/max": multiplier.max(),
         "multiplier/cost_excess": jnp.sum(known * (cost / scale - thresholds)) / jnp.maximum(known.sum(), 1),
     }
-    return signals._replace(pid=pid, multiplier=multiplier), metrics
+    return signals._replace(pid=pid), metrics
 
 
 def multiplier_of(problem: Problem, multiplier: Array, threshold: Array) -> Array:
@@ -239,7 +234,7 @@ def make_batch(config: OffPolicySettings, problem: Problem, signals: Signals, wi
         critic_inputs=critic_inputs(horizon, obs, first.time_to_go),
         action=first.action,
         condition=networks.normalise_threshold(first.threshold, problem.threshold_range),
-        multiplier=multiplier_of(problem, signals.multiplier, first.threshold),
+        multiplier=multiplier_of(problem, signals.pid.multiplier, first.threshold),
         returns={
             "reward": following.reward / (signals.reward_unit * horizon.span),
             "cost": following.cost / (cost_unit * horizon.span),
@@ -257,7 +252,7 @@ def q_ensemble(critic: dict, inputs: Array, action: Array, condition: Array) -> 
 
 
 def cautious_q(critics: dict, inputs: Array, action: Array, condition: Array) -> dict[str, Array]:
-    """min_m Q_r and max_m Q_c: the actor seeks out errors that make the one too large and the other too small; {name: [B]}."""
+    """min_m Q_r and max_m Q_c, for an actor seeks out errors that flatter it on either side: {name: [B]}."""
     return {
         "reward": q_ensemble(critics["reward"], inputs, action, condition).min(axis=0),
         "cost": q_ensemble(critics["cost"], inputs, action, condition).max(axis=0),
@@ -279,14 +274,13 @@ def fit_critics(
         for name, target in targets.items():
             q = q_ensemble(online[name], batch.critic_inputs, batch.action, batch.condition)
             errors[f"critic/{name}_loss"] = jnp.mean((q - target[None, :]) ** 2)
-        members = len(jax.tree.leaves(online)[0])
-        # Each member learns as fast as it would alone.
-        return members * sum(errors.values()), errors
+        return errors["critic/reward_loss"] + errors["critic/cost_loss"], errors
 
     grads, metrics = jax.grad(loss, has_aux=True)(critics.online)
     change, opt = optax.adam(config.critic_rate).update(grads, critics.opt)
     online = optax.apply_updates(critics.online, change)
-    return Critics(online, optax.incremental_update(online, critics.target, config.target_rate), opt), metrics
+    target = optax.incremental_update(online, critics.target, config.target_rate)
+    return critics._replace(online=online, target=target, opt=opt), metrics
 
 
 def actor_arrays(actor: Sequence[networks.Layer], signals: Signals) -> dict[str, np.ndarray]:

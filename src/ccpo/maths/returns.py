@@ -6,6 +6,7 @@ what the critic sums up and on the states that are averaged; `Horizon` fixes bot
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -67,3 +68,27 @@ def nstep_return(values: Array, ended: Array, discount: float, *, limit: Array |
     last = counted.sum(axis=0).astype(jnp.int32) - 1
     value = jnp.sum(values * counted * discount ** index.astype(values.dtype), axis=0)
     return NStep(value, last, discount ** (last + 1.0))
+
+
+def gae(
+    gains: Array,
+    value: Array,
+    next_value: Array,
+    *,
+    terminated: Array,
+    truncated: Array,
+    discount: float,
+    decay: float,
+) -> Array:
+    """Generalised advantages Aₜ = δₜ + γ·decay·Aₜ₊₁, δₜ = gₜ + γ·V(s′ₜ) − V(sₜ), of gains g that are rewards or costs.
+
+    A termination has no V(s′), a truncation bootstraps from it; neither looks beyond its episode. All arrays [T, E].
+    """
+    delta = gains + discount * jnp.where(terminated, 0.0, next_value) - value
+    carries = discount * decay * ~(terminated | truncated)
+
+    def step(following: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        advantage = row[0] + row[1] * following
+        return advantage, advantage
+
+    return jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, carries), reverse=True)[1]

@@ -1,0 +1,142 @@
+"""DDPG-Lag: deterministic policy gradients with a Lagrange multiplier for each behaviour threshold.
+
+Under several behaviour thresholds it is the paper's V-DDPG-Lag: the networks see [s; ε], and nothing but the data of
+these thresholds is learned from. Under one it is plain DDPG-Lag.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ccpo import replay as replays
+from ccpo.config import setting
+from ccpo.maths import networks, offpolicy
+from ccpo.maths.offpolicy import Batch, Critics, OffPolicySettings, Signals
+from ccpo.runtime import NetConfig
+from ccpo.types import Acting, Array, Experience, Problem
+
+METRICS = offpolicy.METRICS | {
+    "policy/saturation": "share of the actor's actions beyond 0.99 of the box, where its gradient fades",
+}
+
+
+@dataclass(frozen=True)
+class Config(OffPolicySettings):
+    """Every choice of the method (docs/algorithms/ddpg_lag.md)."""
+
+    exploration_noise: float = setting(0.1, "scale of the Gaussian noise of exploring lanes", low=0)
+
+
+class State(NamedTuple):
+    """Everything that learning changes."""
+
+    actor: list
+    actor_target: list
+    actor_opt: optax.OptState
+    critics: Critics
+    signals: Signals
+    updates: Array
+    key: Array
+
+
+def init(config: Config, problem: Problem, key: Array) -> State:
+    """The state before the first step."""
+    spec = problem.spec
+    actor_key, critic_key, key = jax.random.split(key, 3)
+    inputs = spec.observation_size + offpolicy.conditioned(problem)
+    actor = networks.init_mlp(actor_key, (inputs, *config.hidden, spec.action_size), last_gain=0.01)
+    state = State(
+        actor=actor,
+        actor_target=actor,
+        actor_opt=optax.adam(config.actor_rate).init(actor),
+        critics=offpolicy.init_critics(config, problem, critic_key, members=1),
+        signals=offpolicy.init_signals(config, problem),
+        updates=jnp.zeros((), jnp.int32),
+        key=key,
+    )
+    return jax.tree.map(jnp.copy, state)
+
+
+def act(
+    config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None
+) -> Array:
+    """The deployed action for observations [N, O] under thresholds [N]; with exploration noise if a key is given."""
+    action = policy(state.actor, offpolicy.actor_inputs(problem, state.signals.normaliser(obs), threshold))
+    if key is None:
+        return action
+    return action + config.exploration_noise * jax.random.normal(key, action.shape)
+
+
+def policy(actor: list, inputs: Array) -> Array:
+    """The action, in (−1, 1): inputs [..., I] → [..., A]."""
+    return jnp.tanh(networks.mlp(actor, inputs))
+
+
+def update(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
+    """Learn from an iteration's experience: take its statistics in, then a scan of gradient updates."""
+    signals, critics, metrics = offpolicy.observe(
+        config, problem, state.signals, state.critics, experience, first=state.updates == 0
+    )
+    count = max(1, round(config.updates_per_step * experience.rollout.reward.size))
+    body = partial(step, config, problem, experience)
+    state, history = jax.lax.scan(body, state._replace(signals=signals, critics=critics), length=count)
+    return state, metrics | jax.tree.map(jnp.mean, history)
+
+
+def step(
+    config: Config, problem: Problem, experience: Experience, state: State, _: None = None
+) -> tuple[State, dict[str, Array]]:
+    """One gradient update: critics, actor, and the targets of both."""
+    key, window_key = jax.random.split(state.key)
+    window = replays.sample_windows(experience.replay, window_key, batch=config.batch, nstep=config.nstep)
+    batch = offpolicy.make_batch(config, problem, state.signals, window)
+    critics, critic_metrics = offpolicy.fit_critics(config, state.critics, batch, critic_targets(state, batch))
+    state = state._replace(critics=critics, key=key, updates=state.updates + 1)
+    state, actor_metrics = update_actor(config, state, batch)
+    return state, critic_metrics | actor_metrics
+
+
+def critic_targets(state: State, batch: Batch) -> dict[str, Array]:
+    """y = Σ γⁱ f_i + γⁿ Q_target(s_n, π_target(s_n, ε)) for reward and cost: {name: [B]}."""
+    action = policy(state.actor_target, batch.next_actor_inputs)
+    following = offpolicy.cautious_q(state.critics.target, batch.next_critic_inputs, action, batch.condition)
+    return {name: batch.returns[name] + batch.discount * following[name] for name in following}
+
+
+def actor_loss(actor: list, state: State, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    """−E[(Q_r − λ(ε) Q_c)/(1 + λ(ε))] at the actor's own actions, and its metrics."""
+    action = policy(actor, batch.actor_inputs)
+    q = offpolicy.cautious_q(state.critics.online, batch.critic_inputs, action, batch.condition)
+    loss = -offpolicy.lagrangian(q["reward"], q["cost"], batch.multiplier).mean()
+    return loss, {
+        "actor/q_reward": q["reward"].mean(),
+        "actor/q_cost": q["cost"].mean(),
+        "policy/saturation": jnp.mean(jnp.abs(action) > 0.99),
+    }
+
+
+def update_actor(config: Config, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+    """One Adam step of the actor; its slow copy follows."""
+    grads, metrics = jax.grad(actor_loss, has_aux=True)(state.actor, state, batch)
+    change, opt = optax.adam(config.actor_rate).update(grads, state.actor_opt)
+    actor = optax.apply_updates(state.actor, change)
+    target = optax.incremental_update(actor, state.actor_target, config.target_rate)
+    return state._replace(actor=actor, actor_target=target, actor_opt=opt), metrics
+
+
+def acting(config: Config, problem: Problem, state: State) -> Acting:
+    """The arrays that lanes act with: the same with and without exploration noise."""
+    low, high = problem.threshold_range
+    net = NetConfig(
+        distribution="deterministic",
+        conditioned=offpolicy.conditioned(problem),
+        threshold_low=low,
+        threshold_high=high,
+        exploration_noise=config.exploration_noise,
+    )
+    arrays = offpolicy.actor_arrays(state.actor, state.signals)
+    return Acting(net, arrays, arrays)

@@ -1,0 +1,63 @@
+"""A small problem and random experience of it, for tests that learn without an environment."""
+
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ccpo import replay as replays
+from ccpo.types import EnvSpec, Experience, LaneStatistics, Problem, Transition
+from helpers import TINY
+
+EPISODE = 10
+
+
+def make_problem(thresholds: tuple[float, ...] = (2.0, 4.0, 6.0)) -> Problem:
+    return Problem(
+        spec=EnvSpec("toy", 3, (-1.0, -1.0), (1.0, 1.0), EPISODE),
+        behaviour_thresholds=thresholds,
+        threshold_range=(1.0, 7.0),
+        lanes_per_threshold=2,
+        deployed_lanes=1,
+    )
+
+
+def make_config(module: ModuleType, **settings: Any) -> Any:
+    """The tiny settings as far as the algorithm knows them; an iteration is one gradient update."""
+    known = {f.name for f in fields(module.Config)}
+    chosen = {**TINY, "updates_per_step": 1e-3} | settings
+    return module.Config(**{name: value for name, value in chosen.items() if name in known})
+
+
+def make_rollout(problem: Problem, *, seed: int = 0, steps: int = 2 * EPISODE) -> Transition:
+    """Episodes of ten steps, some of which end early; [T, E, …]."""
+    rng = np.random.default_rng(seed)
+    rows, spec = (steps, problem.lanes), problem.spec
+    obs = rng.normal(size=(steps + 1, problem.lanes, spec.observation_size)).astype(np.float32)
+    within = np.broadcast_to((np.arange(steps) % EPISODE)[:, None], rows)
+    return Transition(
+        obs=obs[:-1],
+        action=rng.uniform(-1.2, 1.2, (*rows, spec.action_size)).astype(np.float32),
+        reward=rng.normal(size=rows).astype(np.float32),
+        cost=rng.uniform(0.0, 1.0, rows).astype(np.float32),
+        next_obs=obs[1:],
+        terminated=rng.random(rows) < 0.1,
+        truncated=within == EPISODE - 1,
+        threshold=np.broadcast_to(problem.lane_thresholds, rows).copy(),
+        time_to_go=(EPISODE - within).astype(np.float32),
+    )
+
+
+def make_experience(problem: Problem, *, seed: int = 0) -> Experience:
+    """A rollout that is also all that the replay holds, late enough in the run for its second stage."""
+    rollout = make_rollout(problem, seed=seed)
+    replay = replays.insert(replays.init(problem.spec, slots=len(rollout.reward), lanes=problem.lanes), rollout)
+    cost = rollout.cost.sum(axis=0) / 2
+    statistics = LaneStatistics(np.full(problem.lanes, 2.0, np.float32), cost)
+    return Experience(jnp_tree(rollout), jnp_tree(statistics), replay, jnp.float32(0.6))
+
+
+def jnp_tree(values: Any) -> Any:
+    return type(values)(*(jnp.asarray(x) for x in values))

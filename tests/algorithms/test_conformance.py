@@ -1,0 +1,175 @@
+"""What every algorithm of the registry must keep, whatever its method.
+
+Golden traces are rewritten by `CCPO_UPDATE_GOLDEN=1 pytest tests/algorithms/test_conformance.py -k golden`; a change
+that moves them says so in its commit and in the changelog.
+"""
+
+import json
+import os
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from experiences import make_config, make_experience, make_problem
+
+from ccpo import trees
+from ccpo.algorithms import ALGORITHMS, find_algorithm
+from ccpo.runtime import PolicyNet
+from ccpo.training import use_compilation_cache
+from ccpo.types import Experience, Problem
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+SINGLE_THRESHOLD = {"ppo_lag", "trpo_lag"}
+
+use_compilation_cache()
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+class Case(NamedTuple):
+    """An algorithm on a small problem, with its `update` compiled."""
+
+    module: ModuleType
+    config: Any
+    problem: Problem
+    experience: Experience
+    learn: Any
+
+    def state(self, seed: int = 0) -> Any:
+        return self.module.init(self.config, self.problem, jax.random.key(seed))
+
+
+@cache
+def make_case(name: str) -> Case:
+    module = find_algorithm(name)
+    config, problem = make_config(module), make_problem((4.0,) if name in SINGLE_THRESHOLD else (2.0, 4.0, 6.0))
+    learn = jax.jit(partial(module.update, config, problem))
+    return Case(module, config, problem, make_experience(problem), learn)
+
+
+def assert_close(first: Any, second: Any, *, atol: float) -> None:
+    first, second = trees.to_arrays(first), trees.to_arrays(second)
+    assert set(first) == set(second)
+    for name in first:
+        np.testing.assert_allclose(first[name], second[name], rtol=1e-3, atol=atol, err_msg=name)
+
+
+@every_algorithm
+def test_has_the_names_of_an_algorithm(name):
+    module = find_algorithm(name)
+    missing = [n for n in ("Config", "State", "init", "act", "acting", "update", "METRICS") if not hasattr(module, n)]
+    assert not missing, f"{name} lacks {missing}"
+
+
+@every_algorithm
+def test_the_state_keeps_its_structure(name):
+    """Same tree, shapes and types after an update, so that a scan can carry it and nothing is compiled twice."""
+    case = make_case(name)
+    state = case.state()
+    after, _ = jax.eval_shape(case.learn, state, case.experience)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    for (path, new), old in zip(jax.tree.leaves_with_path(after), jax.tree.leaves(state), strict=True):
+        signature = (new.shape, new.dtype, new.weak_type)
+        assert signature == (old.shape, old.dtype, old.weak_type), jax.tree_util.keystr(path)
+
+
+@every_algorithm
+def test_jit_changes_nothing(name):
+    case = make_case(name)
+    with jax.disable_jit():
+        plain = case.module.update(case.config, case.problem, case.state(), case.experience)
+    assert_close(plain, case.learn(case.state(), case.experience), atol=1e-5)
+
+
+@every_algorithm
+def test_vmap_over_seeds_is_a_loop_over_seeds(name):
+    case = make_case(name)
+    states = [case.state(seed) for seed in (0, 1)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    together = jax.jit(jax.vmap(partial(case.module.update, case.config, case.problem), in_axes=(0, None)))
+    result = together(stacked, case.experience)
+    for i, state in enumerate(states):
+        assert_close(jax.tree.map(lambda x, i=i: x[i], result), case.learn(state, case.experience), atol=1e-5)
+
+
+@every_algorithm
+def test_a_checkpoint_continues_where_it_was_taken(name):
+    case = make_case(name)
+    state, _ = case.learn(case.state(), case.experience)
+    restored = trees.from_arrays(case.state(seed=1), trees.to_arrays(state), source="it")
+    expected, found = (case.learn(s, case.experience)[0] for s in (state, restored))
+    for (path, x), array in zip(trees.to_arrays(expected).items(), trees.to_arrays(found).values(), strict=True):
+        np.testing.assert_array_equal(x, array, err_msg=path)
+
+
+@every_algorithm
+def test_a_sweep_over_thresholds_is_traced_once(name):
+    case, traces = make_case(name), []
+
+    @jax.jit
+    def act(state, obs, threshold):
+        traces.append(threshold)
+        return case.module.act(case.config, case.problem, state, obs, threshold)
+
+    obs = case.experience.rollout.obs[0]
+    for threshold in np.linspace(*case.problem.threshold_range, 4):
+        action = act(case.state(), obs, jnp.full(len(obs), threshold, jnp.float32))
+    assert action.shape == (case.problem.lanes, case.problem.spec.action_size)
+    assert len(traces) == 1
+
+
+@every_algorithm
+def test_lanes_act_as_the_learner_does(name):
+    case = make_case(name)
+    state, _ = case.learn(case.state(), case.experience)
+    acting = case.module.acting(case.config, case.problem, state)
+    obs = np.asarray(case.experience.rollout.obs).reshape(-1, case.problem.spec.observation_size)
+    threshold = np.linspace(*case.problem.threshold_range, len(obs)).astype(np.float32)
+    action = case.module.act(case.config, case.problem, state, jnp.asarray(obs), jnp.asarray(threshold))
+    np.testing.assert_allclose(PolicyNet(acting.deploy, acting.net).mean(obs, threshold), action, atol=1e-5)
+
+
+@every_algorithm
+def test_metrics_are_finite_and_documented(name):
+    case = make_case(name)
+    _, metrics = case.learn(case.state(), case.experience)
+    documented = getattr(case.module, "METRICS", None)
+    assert documented is not None, f"{name} has no METRICS: a dictionary of each metric's name and its meaning"
+    assert set(metrics) == set(documented)
+    for metric, value in metrics.items():
+        assert value.shape == ()
+        assert np.isfinite(value), metric
+        assert documented[metric]
+
+
+@every_algorithm
+def test_golden_trace(name):
+    """Three updates from a fixed state: how far the actor's arrays moved, and the last metrics."""
+    case = make_case(name)
+    state = case.state()
+    before = case.module.acting(case.config, case.problem, state).explore
+    for _ in range(3):
+        state, metrics = case.learn(state, case.experience)
+    after = case.module.acting(case.config, case.problem, state).explore
+    moved = {path: after[path] - before[path] for path in after}
+    trace = {
+        "moved": {path: [_digits(np.abs(x).sum()), _digits(x.flat[0])] for path, x in moved.items()},
+        "metrics": {metric: _digits(value) for metric, value in sorted(metrics.items())},
+    }
+    file = GOLDEN / f"{name}.json"
+    if os.environ.get("CCPO_UPDATE_GOLDEN"):
+        file.write_text(json.dumps(trace, indent=2) + "\n")
+    assert file.is_file(), f"there is no {file.name} yet: run with CCPO_UPDATE_GOLDEN=1"
+    golden = json.loads(file.read_text())
+    assert trace["metrics"] == pytest.approx(golden["metrics"], rel=1e-2, abs=1e-5)
+    assert set(trace["moved"]) == set(golden["moved"])
+    for path, digests in trace["moved"].items():
+        assert digests == pytest.approx(golden["moved"][path], rel=1e-2, abs=1e-6), path
+
+
+def _digits(value: Any) -> float:
+    return float(f"{float(value):.5g}")
