@@ -151,7 +151,7 @@ def train(
         settings,
     )
     module, loop, config = _build(algorithm, layers)
-    identity = {"task": factory.name, "algorithm": algorithm, "preset": preset}
+    identity = {"task": factory.name, "algorithm": algorithm, "preset": preset, "episode_length": episode_length}
     run = Run.create(
         out,
         algorithm=algorithm,
@@ -174,8 +174,9 @@ def resume(
     settings = run.config()
     task, algorithm = settings.pop("task"), settings.pop("algorithm")
     settings.pop("preset")
+    episode_length = settings.pop("episode_length")
     module, loop, config = _build(algorithm, (settings,))
-    factory = resolve(task if env is None else env, cost_fn=cost_fn)
+    factory = resolve(task if env is None else env, cost_fn=cost_fn, episode_length=episode_length)
     return _train(run, module, factory, loop, config, display=display, restore=True)
 
 

@@ -15,18 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiences import make_config, make_experience, make_problem
+from experiences import make_config, make_experience, make_problem, make_state
 
 from ccpo import trees
 from ccpo.algorithms import ALGORITHMS, find_algorithm
 from ccpo.runtime import PolicyNet
-from ccpo.training import use_compilation_cache
 from ccpo.types import Experience, Problem
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 SINGLE_THRESHOLD = {"ppo_lag", "trpo_lag"}
 
-use_compilation_cache()
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
@@ -40,7 +38,7 @@ class Case(NamedTuple):
     learn: Any
 
     def state(self, seed: int = 0) -> Any:
-        return self.module.init(self.config, self.problem, jax.random.key(seed))
+        return make_state(self.module, self.config, self.problem, seed=seed)
 
 
 @cache
@@ -129,7 +127,7 @@ def test_lanes_act_as_the_learner_does(name):
     acting = case.module.acting(case.config, case.problem, state)
     obs = np.asarray(case.experience.rollout.obs).reshape(-1, case.problem.spec.observation_size)
     threshold = np.linspace(*case.problem.threshold_range, len(obs)).astype(np.float32)
-    action = case.module.act(case.config, case.problem, state, jnp.asarray(obs), jnp.asarray(threshold))
+    action = jax.jit(partial(case.module.act, case.config, case.problem))(state, obs, threshold)
     np.testing.assert_allclose(PolicyNet(acting.deploy, acting.net).mean(obs, threshold), action, atol=1e-5)
 
 

@@ -1,12 +1,13 @@
 """SAC-Lag and DDPG-Lag: what they share."""
 
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiences import make_config, make_experience, make_problem, make_rollout
+from experiences import make_config, make_experience, make_problem, make_rollout, make_state
 
 import ccpo
 from ccpo.algorithms import ddpg_lag, sac_lag
@@ -31,36 +32,36 @@ SETTINGS = {
 }
 
 
-def start(module, key, thresholds=(2.0, 4.0, 6.0), **settings):
+def start(module, thresholds=(2.0, 4.0, 6.0), **settings):
     config, problem = make_config(module, **settings), make_problem(thresholds)
-    return config, problem, module.init(config, problem, key)
+    return config, problem, make_state(module, config, problem)
 
 
 def windows(problem, nstep, seed=1):
     """Every window of n steps of a rollout: Transition of [n, B, …]."""
     rollout = make_rollout(problem, seed=seed)
     starts = range(len(rollout.reward) - nstep + 1)
-    return Transition(*(jnp.concatenate([jnp.asarray(x[i : i + nstep]) for i in starts], axis=1) for x in rollout))
+    return Transition(*(np.concatenate([x[i : i + nstep] for i in starts], axis=1) for x in rollout))
 
 
-def targets_of(module, state, batch, key):
-    return module.critic_targets(state, batch, key) if module is sac_lag else module.critic_targets(state, batch)
-
-
-def loss_of(module, state, batch, key):
-    arguments = (state, batch, key) if module is sac_lag else (state, batch)
-    return jax.grad(lambda actor: module.actor_loss(actor, *arguments)[0])(state.actor)
+def noise_of(module, key):
+    """What the functions of a stochastic actor take besides the deterministic one's."""
+    return (key,) if module is sac_lag else ()
 
 
 @both
 @pytest.mark.parametrize("horizon", ["endless", "finite"])
 def test_targets_equal_a_plain_loop(module, horizon, key):
-    config, problem, state = start(module, key, horizon=horizon, nstep=3, discount=0.9)
-    signals = state.signals._replace(reward_unit=jnp.float32(2.5))
-    state = state._replace(signals=signals)
+    config, problem, state = start(module, horizon=horizon, nstep=3, discount=0.9)
+    state = state._replace(signals=state.signals._replace(reward_unit=jnp.float32(2.5)))
     window = windows(problem, 3)
-    batch = offpolicy.make_batch(config, problem, signals, window)
-    found = targets_of(module, state, batch, key)
+
+    @jax.jit
+    def targets(state, window):
+        batch = offpolicy.make_batch(config, problem, state.signals, window)
+        return module.critic_targets(state, batch, *noise_of(module, key))
+
+    found = targets(state, window)
 
     rows = [_plain_target(window, b, config.discount, horizon) for b in range(window.reward.shape[1])]
     reward, cost, discount, obs, to_go, threshold = (np.array(x, np.float32) for x in zip(*rows, strict=True))
@@ -111,7 +112,7 @@ def _plain_target(window, b, discount, horizon):
 @both
 def test_the_actor_climbs_reward_or_descends_cost_as_the_multiplier_says(module, key):
     """Both critics say Q = a₀: without a multiplier the action must rise, under a huge one it must fall."""
-    config, problem, state = start(module, key, hidden=(2,))
+    config, problem, state = start(module, hidden=(2,))
     size = problem.spec.observation_size + 1
     first = jnp.zeros((size + problem.spec.action_size, 2)).at[size].set(jnp.array([1.0, -1.0]))
     layers = [
@@ -122,19 +123,23 @@ def test_the_actor_climbs_reward_or_descends_cost_as_the_multiplier_says(module,
     state = state._replace(critics=state.critics._replace(online={"reward": critic, "cost": critic}))
     if module is sac_lag:
         state = state._replace(log_entropy_weight=jnp.float32(-30.0))
-    batch = offpolicy.make_batch(config, problem, state.signals, windows(problem, 2))
-    slopes = {}
-    for multiplier in (0.0, 1.0, 1e6):
-        chosen = batch._replace(multiplier=jnp.full_like(batch.multiplier, multiplier))
-        slopes[multiplier] = float(loss_of(module, state, chosen, key)[-1]["bias"][0])
+
+    @jax.jit
+    def slope(multiplier, window):
+        batch = offpolicy.make_batch(config, problem, state.signals, window)
+        batch = batch._replace(multiplier=jnp.full_like(batch.multiplier, multiplier))
+        grads, _ = jax.grad(module.actor_loss, has_aux=True)(state.actor, state, batch, *noise_of(module, key))
+        return grads[-1]["bias"][0]
+
+    slopes = {multiplier: float(slope(multiplier, windows(problem, 2))) for multiplier in (0.0, 1.0, 1e6)}
     assert slopes[0.0] < -0.1
     assert slopes[1.0] == pytest.approx(0.0, abs=1e-6)
     # Divided by 1 + λ, a huge multiplier gives a step of the same size.
     assert slopes[1e6] == pytest.approx(-slopes[0.0], rel=1e-3)
 
 
-def test_multipliers_move_independently(key):
-    config, problem, state = start(sac_lag, key)
+def test_multipliers_move_independently():
+    config, problem, state = start(sac_lag)
     count = jnp.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
     cost = jnp.array([0.0, 5.0, 9.0, 1.0, 9.0, 0.0])
     signals, metrics = offpolicy.update_multipliers(config, problem, state.signals, LaneStatistics(count, cost))
@@ -152,18 +157,21 @@ def test_a_transition_gets_the_multiplier_of_its_threshold():
     np.testing.assert_array_equal(multiplier, [3.0, 1.0, 2.0, 3.0])
 
 
-def test_a_new_unit_leaves_rewards_as_they_are(key):
+def test_a_new_unit_leaves_rewards_as_they_are():
     """Q_r times its unit is the same before and after the unit has changed."""
-    config, problem, state = start(ddpg_lag, key)
+    config, problem, state = start(ddpg_lag)
     experience = make_experience(problem)
-    signals, critics, _ = offpolicy.observe(
-        config, problem, state.signals, state.critics, experience, first=jnp.bool_(False)
-    )
-    batch = offpolicy.make_batch(config, problem, state.signals, windows(problem, 2))
-    before, after = (
-        offpolicy.q_ensemble(c.online["reward"], batch.critic_inputs, batch.action, batch.condition)
-        for c in (state.critics, critics)
-    )
+
+    @jax.jit
+    def observe(state, window):
+        signals, critics, _ = offpolicy.observe(
+            config, problem, state.signals, state.critics, experience, first=jnp.bool_(False)
+        )
+        batch = offpolicy.make_batch(config, problem, state.signals, window)
+        inputs = batch.critic_inputs, batch.action, batch.condition
+        return signals, *(offpolicy.q_ensemble(c.online["reward"], *inputs) for c in (state.critics, critics))
+
+    signals, before, after = observe(state, windows(problem, 2))
     size = np.sqrt(np.mean(np.asarray(experience.rollout.reward) ** 2))
     assert signals.reward_unit == pytest.approx(1.0 + 0.1 * (size - 1.0), rel=1e-5)
     np.testing.assert_allclose(after * signals.reward_unit, before, rtol=1e-4, atol=1e-6)
@@ -173,13 +181,13 @@ def test_a_new_unit_leaves_rewards_as_they_are(key):
 @pytest.mark.parametrize("thresholds", [(2.0, 4.0, 6.0), (4.0,)])
 def test_exploring_lanes_sample_the_learners_policy(module, thresholds, key):
     """One threshold makes a plain actor, which sees none."""
-    config, problem, state = start(module, key, thresholds)
+    config, problem, state = start(module, thresholds)
     obs = make_rollout(problem).obs.reshape(-1, 3)
     threshold = np.linspace(1.0, 7.0, len(obs)).astype(np.float32)
     acting = module.acting(config, problem, state)
     assert acting.net.conditioned == (len(thresholds) > 1)
     noise = jax.random.normal(key, (len(obs), 2))
-    sampled = module.act(config, problem, state, jnp.asarray(obs), jnp.asarray(threshold), key)
+    sampled = jax.jit(partial(module.act, config, problem))(state, obs, threshold, key)
     net = PolicyNet(acting.explore, acting.net)
     np.testing.assert_allclose(net.sample(obs, threshold, np.asarray(noise)), sampled, atol=1e-5)
 

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiences import make_config, make_problem
+from experiences import make_config, make_problem, make_state
 from scipy import stats
 
 from ccpo.algorithms import sac_lag
@@ -29,10 +29,10 @@ def test_the_density_survives_saturation():
 
 
 @pytest.mark.parametrize(("entropy", "direction"), [(0.0, -1.0), (-5.0, 1.0)])
-def test_the_weight_of_the_entropy_drives_it_to_its_target(entropy, direction, key):
+def test_the_weight_of_the_entropy_drives_it_to_its_target(entropy, direction):
     """The target is −1 for each of two dimensions."""
     config, problem = make_config(sac_lag), make_problem()
-    state = sac_lag.init(config, problem, key)
+    state = make_state(sac_lag, config, problem)
     after, metrics = sac_lag.tune_entropy(config, problem, state, jnp.float32(entropy))
     assert np.sign(after.log_entropy_weight - state.log_entropy_weight) == direction
     assert metrics["entropy/over_target"] == entropy + 2.0

@@ -19,7 +19,7 @@ def test_the_surrogate_is_clipped_where_more_change_would_not_pay():
 
 def test_weighted_samples_of_another_policy_give_the_gradient_of_this_one(key):
     """E over the policy that acted of w·∇ρ·A is the policy gradient of the centre: d/dμ E[a] = 1, for A = a."""
-    acted, centre = (jnp.full((200_000, 1), 0.1), jnp.full((200_000, 1), 0.5)), (0.3, 0.6)
+    acted, centre = (jnp.full((100_000, 1), 0.2), jnp.full((100_000, 1), 0.6)), (0.3, 0.5)
     action = gaussian.sample(key, *acted, count=1)[:, 0]
     log_acted = gaussian.log_density(action, *acted)
 

@@ -1,4 +1,4 @@
-"""The versatile M-step: weighted maximum likelihood under a KL bound for each threshold, Eq. (11).
+"""The versatile M-step: weighted maximum likelihood under a KL bound for each threshold, Eq. (12).
 
 The bound on KL(π_old ‖ π) is decoupled into mean and scale. Its multipliers are functions of the threshold:
 positive values at evenly spaced knots of the normalised range, interpolated linearly, so that *every* threshold has its
@@ -78,7 +78,7 @@ def mstep_loss(
     multiplier_mean: Array,
     multiplier_std: Array,
 ) -> MStep:
-    """The Lagrangian of Eq. (11), averaged over thresholds: likelihood + α_μ(ε)·KL_μ + α_σ(ε)·KL_σ."""
+    """The Lagrangian of Eq. (12), averaged over thresholds: likelihood + α_μ(ε)·KL_μ + α_σ(ε)·KL_σ."""
     mean, std = policy
     mean_old, std_old = old_policy
     fit = weighted_likelihood(weights, action, mean, std, mean_old, std_old)
