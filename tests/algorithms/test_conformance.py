@@ -75,6 +75,7 @@ def test_the_state_keeps_its_structure(name):
         assert signature == (old.shape, old.dtype, old.weak_type), jax.tree_util.keystr(path)
 
 
+@pytest.mark.long
 @every_algorithm
 def test_jit_changes_nothing(name):
     case = make_case(name)
@@ -83,6 +84,7 @@ def test_jit_changes_nothing(name):
     assert_close(plain, case.learn(case.state(), case.experience), atol=1e-5)
 
 
+@pytest.mark.long
 @every_algorithm
 def test_vmap_over_seeds_is_a_loop_over_seeds(name):
     case = make_case(name)

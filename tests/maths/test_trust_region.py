@@ -48,10 +48,10 @@ def step(objective, **settings):
 
 def test_a_linear_objective_is_followed_to_the_edge_of_the_trust_region():
     slope = jnp.array([3.0, 4.0])
-    result = step(lambda p: p["x"] @ slope, bound=0.0201)
-    np.testing.assert_allclose(result.params["x"], np.sqrt(2 * 0.0201) * np.array([0.6, 0.8]), rtol=1e-4)
+    result = step(lambda p: p["x"] @ slope, damping=0.01)
+    np.testing.assert_allclose(result.params["x"], np.sqrt(2 * 0.02 / 1.01) * np.array([0.6, 0.8]), rtol=1e-4)
     assert result.fraction == 1.0
-    assert result.divergence == pytest.approx(0.0201, rel=1e-4)
+    assert result.divergence == pytest.approx(0.02 / 1.01, rel=1e-4)
 
 
 def test_the_line_search_goes_back_until_the_objective_rises_and_gives_up_in_the_end():

@@ -368,11 +368,8 @@ def critic_targets(
     config: Config, problem: Problem, state: State, window: Transition, threshold: Array, *, key: Array
 ) -> dict[str, Array]:
     """y = Σ γⁱ f_i + γⁿ Q_target(s_n, a' | ε), a' ~ π(· | s_n, ε), in units that make Q of order one: {name: [B]}."""
-    span = horizon(config, problem).span
-    units = {
-        "reward": state.reward_unit * span,
-        "cost": problem.threshold_range[1] / problem.spec.episode_length * span,
-    }
+    look = horizon(config, problem)
+    units = {"reward": state.reward_unit * look.span, "cost": look.q_threshold(problem.threshold_range[1])}
     ended = window.terminated | window.truncated
     # Later steps of a window follow the threshold of the data: under another one, only the first says what is true.
     limit = jnp.where(threshold == window.threshold[0], config.nstep, 1)
@@ -386,7 +383,7 @@ def critic_targets(
     )
     obs = state.normaliser(obs)
     alive = ~terminated
-    if horizon(config, problem).sees_time:
+    if look.sees_time:
         alive &= time_to_go > 1
     mean, std = policy(problem, state.actor, obs, threshold)
     action = gaussian.sample(key, mean, std, count=1)

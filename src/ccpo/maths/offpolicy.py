@@ -48,14 +48,14 @@ class OffPolicySettings(Settings):
     actor_rate: float = setting(5e-4, "Adam's rate for the actor", above=0)
     critic_rate: float = setting(1e-3, "Adam's rate for the critics", above=0)
     multiplier_gains: tuple[float, ...] = setting(
-        (0.3, 0.05, 0.3), "PID gains of λ, once an iteration, on (episodic cost − ε)/ε_H", low=0
+        (0.3, 0.1, 0.3), "PID gains of λ, once an iteration, on (episodic cost − ε)/ε_H", low=0
     )
     normalise_observations: bool = setting(False, "running normalisation of observations")
 
     def validate(self) -> None:
         if len(self.multiplier_gains) != 3:
             raise ConfigError(
-                f"multiplier_gains={self.multiplier_gains} must be three numbers (P, I, D), such as 0.3,0.05,0.3"
+                f"multiplier_gains={self.multiplier_gains} must be three numbers (P, I, D), such as 0.3,0.1,0.3"
             )
         if self.horizon == "endless" and self.discount == 1.0:
             raise ConfigError("discount=1 has no endless sum; use a smaller one, or horizon=finite")
