@@ -43,6 +43,12 @@ class LoopConfig(Settings):
     lanes_per_threshold: int = setting(2, "environments for each behaviour threshold", low=1, high=1000)
     deployed_lanes: int = setting(1, "how many of these act as deployed (deterministic); the rest explore", low=0)
     rollout_length: int = setting(0, "steps of each environment an iteration; 0: one episode", low=0)
+    noise_correlation: float = setting(
+        0.0,
+        "correlation of exploration noise from one step to the next, each step's law staying the same",
+        low=0,
+        high=0.999,
+    )
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
     replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
     checkpoint_every: int = setting(20_000, "environment steps between checkpoints", low=1)
@@ -105,6 +111,7 @@ class _Schedule:
         self.steps_each = self.rollout * problem.lanes
         self.iterations = math.ceil(loop.steps / self.steps_each)
         self._every = max(1, round(loop.checkpoint_every / self.steps_each))
+        self._correlation = loop.noise_correlation
         self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
         self.slots = self.rollout * max(1, loop.replay_steps // self.steps_each)
 
@@ -118,6 +125,7 @@ class _Schedule:
             random=iteration < self._warmup,
             fresh=iteration == 0 or self.checkpoints_after(iteration - 1),
             cut=self.checkpoints_after(iteration),
+            correlation=self._correlation,
         )
 
 

@@ -31,6 +31,8 @@ class Order:
     random: bool
     fresh: bool
     cut: bool
+    correlation: float
+    """Of exploration noise from one step to the next."""
 
 
 class Rollout(NamedTuple):
@@ -123,7 +125,12 @@ class Lanes:
         streams = [np.random.default_rng([self.seed, lane, order.iteration]) for lane in self.lanes]
         if order.random:
             return np.stack([rng.uniform(-1.0, 1.0, shape) for rng in streams], axis=1).astype(np.float32)
-        return np.stack([rng.standard_normal(shape, np.float32) for rng in streams], axis=1)
+        noise = np.stack([rng.standard_normal(shape, np.float32) for rng in streams], axis=1)
+        if order.correlation:
+            kept, fresh = np.float32(order.correlation), np.float32(np.sqrt(1.0 - order.correlation**2))
+            for t in range(1, steps):
+                noise[t] = kept * noise[t - 1] + fresh * noise[t]
+        return noise
 
     def _reset(self, lane: int, iteration: int) -> None:
         self.resets[lane] += 1

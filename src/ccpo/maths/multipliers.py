@@ -36,7 +36,7 @@ class PID(NamedTuple):
 
     def init(self, count: int) -> PIDState:
         """No multiplier yet; the infinite error means that the first measurement is no rise."""
-        return PIDState(jnp.zeros(count), jnp.full(count, jnp.inf), jnp.zeros(count))
+        return PIDState(jnp.zeros(count), jnp.full(count, jnp.inf, jnp.float32), jnp.zeros(count))
 
     def update(
         self, state: PIDState, cost: Array, threshold: Array, *, known: Array | None = None
