@@ -25,8 +25,15 @@ class Agent:
     """
 
     def __init__(self, policy: Policy, *, factory: EnvFactory | None = None, run: Run | None = None) -> None:
-        self.policy, self.run = policy, run
-        self._factory = factory
+        self.policy, self._factory = policy, factory
+        self.run = run
+
+    @property
+    def folder(self) -> Path:
+        """The folder it was trained in."""
+        if self.run is None:
+            raise RunError("this agent was loaded from a policy file and has no run folder")
+        return self.run.path
 
     @property
     def task(self) -> str:

@@ -128,12 +128,14 @@ def as_dict(*configs: Any) -> dict[str, Any]:
 
 
 def load_preset(algorithm: str, preset: str, task: str) -> dict[str, Any]:
-    """The preset's values for a task: its `all` table, then the task's own (which may be absent)."""
+    """The preset's values for a task: what it extends, then its `all` table, then the task's own if there is one."""
     path = resources.files("ccpo") / "presets" / f"{algorithm}.toml"
     tables = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if preset not in tables:
         raise ConfigError(f"unknown preset '{preset}' of {algorithm}; {did_you_mean(preset, tables)}")
-    return {**tables[preset].get("all", {}), **tables[preset].get(task, {})}
+    table = tables[preset]
+    base = load_preset(algorithm, table["extends"], task) if "extends" in table else {}
+    return {**base, **table.get("all", {}), **table.get(task, {})}
 
 
 def load_file(path: str) -> dict[str, Any]:

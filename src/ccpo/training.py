@@ -74,7 +74,7 @@ class LoopConfig(Settings):
 def use_compilation_cache() -> None:
     """Keep compiled programs between runs, in $CCPO_CACHE or the user's cache folder; "off" turns that off."""
     folder = os.environ.get("CCPO_CACHE") or str(Path.home() / ".cache" / "ccpo")
-    if folder != "off" and not jax.config.jax_compilation_cache_dir:
+    if folder != "off" and not getattr(jax.config, "jax_compilation_cache_dir", None):
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 

@@ -13,7 +13,7 @@ def _name(path: tuple) -> str:
 
 
 def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+    return jax.numpy.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
 
 
 def to_arrays(tree: Any) -> dict[str, np.ndarray]:

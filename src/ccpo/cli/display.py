@@ -4,6 +4,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -78,10 +79,10 @@ class TrainingDisplay:
             left = (progress.total - progress.steps) * elapsed / done if done else 0.0
             self.console.print(self._line(progress, rate, left), soft_wrap=True, highlight=False)
 
-    def finish(self, agent: Any) -> None:
+    def finish(self, run_path: Path) -> None:
         """The closing lines: where things are and what to type next."""
-        self.console.print(f"trained   {agent.run.path}", soft_wrap=True, highlight=False)
-        self.console.print(f"next      ccpo evaluate {agent.run.path}", soft_wrap=True, highlight=False)
+        self.console.print(f"trained   {run_path}", soft_wrap=True, highlight=False)
+        self.console.print(f"next      ccpo evaluate {run_path}", soft_wrap=True, highlight=False)
 
     def _line(self, progress: "training.Progress", rate: str, left: float) -> str:
         parts = [

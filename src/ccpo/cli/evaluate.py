@@ -2,9 +2,12 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ccpo.cli.parsing import parse_thresholds
+
+if TYPE_CHECKING:
+    from ccpo.agent import Agent
 
 EXAMPLES = """\
   ccpo evaluate runs/ccpo-BallCircle/seed-000-20260101-120000
@@ -47,7 +50,7 @@ def call(options: argparse.Namespace) -> None:
     )
 
 
-def show_evaluation(trained: Any, out: Path, thresholds: list[float] | None = None, **settings: Any) -> None:
+def show_evaluation(trained: "Agent", out: Path, thresholds: list[float] | None = None, **settings: Any) -> None:
     """Evaluate, print both tables, write eval.csv and the figure into `out`, and say where they are."""
     import numpy as np
     from rich.console import Console
@@ -59,7 +62,8 @@ def show_evaluation(trained: Any, out: Path, thresholds: list[float] | None = No
     from ccpo.report.tables import summary_table, threshold_table
 
     console = Console()
-    thresholds = thresholds or [float(t) for t in np.linspace(*trained.threshold_range, 13)]
+    low, high = trained.threshold_range
+    thresholds = thresholds or [float(t) for t in np.linspace(low, high, 13)]
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

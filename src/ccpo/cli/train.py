@@ -61,6 +61,6 @@ def call(options: argparse.Namespace) -> None:
                 display=display,
                 **settings,
             )
-    display.finish(trained)
+    display.finish(trained.folder)
     if options.evaluate:
-        show_evaluation(trained, trained.run.path, episodes=50)
+        show_evaluation(trained, trained.folder, episodes=50)

@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing import shared_memory
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
 import numpy as np
@@ -240,7 +241,7 @@ class Collector:
         self._problem = problem
         workers = min(workers, problem.lanes) if factory.sendable else 0
         self._memory: SharedRollouts | None = None
-        self._workers: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
+        self._workers: list[tuple[BaseProcess, Connection]] = []
         if workers == 0:
             self._lanes = Lanes(factory, problem, lanes=range(problem.lanes), seed=seed)
             shapes = _shapes(problem, steps)
@@ -305,7 +306,7 @@ class Collector:
         self.close()
 
 
-def _lost(process: multiprocessing.process.BaseProcess) -> errors.EnvError:
+def _lost(process: BaseProcess) -> errors.EnvError:
     process.join(timeout=1)
     return errors.EnvError(
         f"a worker process ended unexpectedly (exit code {process.exitcode}); continue with: ccpo train --resume RUN"

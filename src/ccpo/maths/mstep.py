@@ -5,6 +5,7 @@ positive values at evenly spaced knots of the normalised range, interpolated lin
 own however thresholds are drawn.
 """
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -31,7 +32,8 @@ class MStep(NamedTuple):
 
 
 def init_multipliers(knots: int, *, value: float) -> KLMultipliers:
-    return KLMultipliers(jnp.full(knots, jnp.log(value)), jnp.full(knots, jnp.log(value)))
+    start = jnp.full(knots, math.log(value), jnp.float32)
+    return KLMultipliers(start, start)
 
 
 def _hats(knots: int, position: Array) -> Array:

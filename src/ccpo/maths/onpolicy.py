@@ -138,7 +138,10 @@ def _check_problem(problem: Problem) -> None:
 
 def init_policy(key: Array, sizes: Sequence[int], *, std: float) -> dict[str, Any]:
     """A network for the mean, near zero at the start, and one scale for all observations."""
-    return {"layers": networks.init_mlp(key, sizes, last_gain=0.01), "log_std": jnp.full(sizes[-1], math.log(std))}
+    return {
+        "layers": networks.init_mlp(key, sizes, last_gain=0.01),
+        "log_std": jnp.full(sizes[-1], math.log(std), jnp.float32),
+    }
 
 
 def policy(actor: dict[str, Any], obs: Array) -> tuple[Array, Array]:
