@@ -30,6 +30,8 @@ class Config(Settings):
     versatile_critic: bool = setting(True, "VVE: Q = ψᵀz; false is the ablation, a plain critic of [s; ε; a]")
     versatile_policy: bool = setting(True, "CVI: E- and M-step for unseen thresholds too; false is the ablation")
     hidden: tuple[int, ...] = setting((128, 128), "hidden layers of actor, plain critic and ψ", low=1)
+    std_min: float = setting(0.1, "smallest scale of the policy, in units where actions span [−1, 1]", above=0, high=10)
+    std_max: float = setting(1.0, "largest scale of the policy; it starts halfway between the two", above=0, high=10)
     features: int = setting(32, "F (the paper's M): size of ψ and z", low=1)
     feature_bound: float = setting(10.0, "K_f: the bound on ‖ψ‖∞", above=0)
     embedding_hidden: int = setting(64, "hidden units of z(ε)", low=1)
@@ -90,6 +92,8 @@ class Config(Settings):
     normalise_observations: bool = setting(False, "running normalisation of observations")
 
     def validate(self) -> None:
+        if self.std_min >= self.std_max:
+            raise ConfigError(f"std_min={self.std_min:g} must be smaller than std_max={self.std_max:g}")
         if self.horizon == "endless" and self.discount == 1.0:
             raise ConfigError("discount=1 has no endless horizon; give a smaller discount, or horizon=finite")
 
@@ -194,7 +198,7 @@ def act(
 ) -> Array:
     """The action for observations [N, O] under thresholds [N]: as deployed, or a sample of π if a key is given."""
     params = state.actor if key is not None else deployed_actor(config, state)
-    mean, std = policy(problem, params, state.normaliser(obs), threshold)
+    mean, std = policy(config, problem, params, state.normaliser(obs), threshold)
     return mean if key is None else gaussian.sample(key, mean, std, count=1)[..., 0, :]
 
 
@@ -202,9 +206,10 @@ def deployed_actor(config: Config, state: State) -> list:
     return state.actor_average if config.average_rate > 0 else state.actor
 
 
-def policy(problem: Problem, params: list, obs: Array, threshold: Array) -> tuple[Array, Array]:
+def policy(config: Config, problem: Problem, params: list, obs: Array, threshold: Array) -> tuple[Array, Array]:
     """Mean and scale of π(· | s, ε) for normalised observations [..., O] and thresholds [...]."""
-    return networks.actor(params, obs, networks.normalise_threshold(threshold, problem.threshold_range))
+    condition = networks.normalise_threshold(threshold, problem.threshold_range)
+    return networks.actor(params, obs, condition, std_range=(config.std_min, config.std_max))
 
 
 def q_values(config: Config, problem: Problem, params: dict, inputs: Array, action: Array, threshold: Array) -> Array:
@@ -306,7 +311,7 @@ def update_cost_level(config: Config, problem: Problem, state: State, experience
     steps = draw_states(config, problem, experience, thresholds, state_key, count=LEVEL_STATES)
     obs = state.normaliser(steps.obs)
     condition = jnp.broadcast_to(thresholds[:, None], obs.shape[:-1])
-    action = gaussian.sample(action_key, *policy(problem, state.actor, obs, condition), count=1)
+    action = gaussian.sample(action_key, *policy(config, problem, state.actor, obs, condition), count=1)
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
     q = q_values(config, problem, state.critic["cost"], inputs, action, condition)
     fresh = q.mean(axis=(1, 2)) * problem.threshold_range[1]
@@ -385,7 +390,7 @@ def critic_targets(
     alive = ~terminated
     if look.sees_time:
         alive &= time_to_go > 1
-    mean, std = policy(problem, state.actor, obs, threshold)
+    mean, std = policy(config, problem, state.actor, obs, threshold)
     action = gaussian.sample(key, mean, std, count=1)
     inputs = critic_inputs(config, problem, obs, time_to_go - 1)
     return {
@@ -460,7 +465,7 @@ def update_policy(
     steps = draw_states(config, problem, experience, thresholds, state_key, count=config.states)
     obs = state.normaliser(steps.obs)
     condition = jnp.broadcast_to(thresholds[:, None], obs.shape[:-1])
-    old_policy = policy(problem, state.actor_old, obs, condition)
+    old_policy = policy(config, problem, state.actor_old, obs, condition)
     action = gaussian.sample(action_key, *old_policy, count=config.action_samples)
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
     q_cost = q_values(config, problem, state.critic["cost"], inputs, action, condition)
@@ -491,7 +496,7 @@ def _mstep(
 ) -> tuple[State, tuple[Array, Array]]:
     low, high = problem.threshold_range
     position = (condition[:, 0] - low) / (high - low)
-    old_policy = policy(problem, state.actor_old, obs, condition)
+    old_policy = policy(config, problem, state.actor_old, obs, condition)
     multiplier_mean, multiplier_std = (
         mstep.multiplier_at(log, position) for log in (state.kl_multipliers.log_mean, state.kl_multipliers.log_std)
     )
@@ -500,7 +505,7 @@ def _mstep(
         result = mstep.mstep_loss(
             weights,
             action,
-            policy(problem, actor, obs, condition),
+            policy(config, problem, actor, obs, condition),
             old_policy=old_policy,
             multiplier_mean=multiplier_mean,
             multiplier_std=multiplier_std,
@@ -555,8 +560,8 @@ def acting(config: Config, problem: Problem, state: State) -> Acting:
     net = NetConfig(
         activation="relu",
         distribution="gaussian",
-        std_min=networks.STD_RANGE[0],
-        std_max=networks.STD_RANGE[1],
+        std_min=config.std_min,
+        std_max=config.std_max,
         conditioned=True,
         threshold_low=low,
         threshold_high=high,

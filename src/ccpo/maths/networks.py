@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from ccpo.types import Array
 
 Layer = dict[str, Array]
-STD_RANGE = (0.01, 1.0)
 
 
 def init_mlp(key: Array, sizes: Sequence[int], *, last_gain: float = 1.0) -> list[Layer]:
@@ -50,14 +49,16 @@ def init_actor(key: Array, input_size: int, action_size: int, *, hidden: Sequenc
     return init_mlp(key, (input_size, *hidden, 2 * action_size), last_gain=0.01)
 
 
-def actor(layers: Sequence[Layer], obs: Array, condition: Array) -> tuple[Array, Array]:
-    """Mean and scale of π(· | s, ε): μ = tanh(m), σ between the ends of `STD_RANGE`.
+def actor(
+    layers: Sequence[Layer], obs: Array, condition: Array, *, std_range: tuple[float, float]
+) -> tuple[Array, Array]:
+    """Mean and scale of π(· | s, ε): μ = tanh(m), σ between the ends of `std_range`.
 
     obs [..., O], condition [...] (a normalised threshold) → two arrays [..., A].
     """
     out = mlp(layers, jnp.concatenate([obs, condition[..., None]], axis=-1))
     pre_mean, pre_std = jnp.split(out, 2, axis=-1)
-    low, high = STD_RANGE
+    low, high = std_range
     return jnp.tanh(pre_mean), low + (high - low) * jax.nn.sigmoid(pre_std)
 
 
