@@ -19,13 +19,13 @@ FIXED = {"updates_per_step": 1e-3, "multiplier_gains": (0.3, 0.05, 0.3)}
 use_compilation_cache()
 
 
-def make_problem(thresholds: tuple[float, ...] = (2.0, 4.0, 6.0)) -> Problem:
+def make_problem(thresholds: tuple[float, ...] = (2.0, 4.0, 6.0), *, deployed_lanes: int = 1) -> Problem:
     return Problem(
         spec=EnvSpec("toy", 3, (-1.0, -1.0), (1.0, 1.0), EPISODE),
         behaviour_thresholds=thresholds,
         threshold_range=(1.0, 7.0),
         lanes_per_threshold=2,
-        deployed_lanes=1,
+        deployed_lanes=deployed_lanes,
     )
 
 

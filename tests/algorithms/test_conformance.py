@@ -44,7 +44,8 @@ class Case(NamedTuple):
 @cache
 def make_case(name: str) -> Case:
     module = find_algorithm(name)
-    config, problem = make_config(module), make_problem((4.0,) if name in SINGLE_THRESHOLD else (2.0, 4.0, 6.0))
+    problem = make_problem((4.0,), deployed_lanes=0) if name in SINGLE_THRESHOLD else make_problem()
+    config = make_config(module)
     learn = jax.jit(partial(module.update, config, problem))
     return Case(module, config, problem, make_experience(problem), learn)
 
@@ -71,8 +72,12 @@ def test_the_state_keeps_its_structure(name):
     after, _ = jax.eval_shape(case.learn, state, case.experience)
     assert jax.tree.structure(after) == jax.tree.structure(state)
     for (path, new), old in zip(jax.tree.leaves_with_path(after), jax.tree.leaves(state), strict=True):
-        signature = (new.shape, new.dtype, new.weak_type)
-        assert signature == (old.shape, old.dtype, old.weak_type), jax.tree_util.keystr(path)
+        assert _signature(new) == _signature(old), jax.tree_util.keystr(path)
+
+
+def _signature(leaf: Any) -> tuple:
+    """What compilation depends on; random keys have no weak type."""
+    return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
 
 
 @pytest.mark.long
