@@ -26,7 +26,7 @@ METRICS = offpolicy.METRICS | {
 
 @dataclass(frozen=True)
 class Config(OffPolicySettings):
-    """Every choice of the method (docs/algorithms/ddpg_lag.md)."""
+    """Every choice of the method."""
 
     exploration_noise: float = setting(0.1, "scale of the Gaussian noise of exploring lanes", low=0)
 

@@ -29,7 +29,7 @@ METRICS = offpolicy.METRICS | {
 
 @dataclass(frozen=True)
 class Config(OffPolicySettings):
-    """Every choice of the method (docs/algorithms/sac_lag.md)."""
+    """Every choice of the method."""
 
     entropy_start: float = setting(0.01, "α at the start", above=0)
     entropy_rate: float = setting(1e-3, "Adam's rate for the logarithm of α", above=0)

@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    warnings.showwarning = _show_warning
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.version:
@@ -70,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        options.call(options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", ThresholdWarning)
+            warnings.showwarning = _show_warning
+            options.call(options)
     except CCPOError as error:
         if options.debug:
             raise
