@@ -38,14 +38,14 @@ class TrainingDisplay:
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f} steps"),
+            TextColumn("{task.fields[count]}"),
             TextColumn("[cyan]{task.fields[rate]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self.console,
         )
-        self._bar = self._progress.add_task("training", total=None, rate="compiling …", completed=0)
+        self._bar = self._progress.add_task("training", total=None, count="", rate="compiling …")
         self._recent: dict[float, deque] = defaultdict(lambda: deque(maxlen=20))
         self._live = Live(self._view(), console=self.console, refresh_per_second=4, transient=True)
         self._last_line = self._began = time.monotonic()
@@ -71,7 +71,8 @@ class TrainingDisplay:
         elapsed = time.monotonic() - self._began
         done = progress.steps - self._first_steps
         rate = f"{done / elapsed:,.0f} steps/s" if done and elapsed else "…"
-        self._progress.update(self._bar, completed=progress.steps, total=progress.total, rate=rate)
+        count = f"{progress.steps:,} of {progress.total:,} steps"
+        self._progress.update(self._bar, completed=progress.steps, total=progress.total, count=count, rate=rate)
         self._live.update(self._view())
         self._write_tensorboard(progress)
         if not self.console.is_terminal and time.monotonic() - self._last_line > self.PLAIN_EVERY:

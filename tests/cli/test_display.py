@@ -1,0 +1,36 @@
+import io
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from ccpo.cli.display import TrainingDisplay
+from ccpo.training import Progress
+from ccpo.types import Episode
+
+
+def show(*, terminal):
+    out = io.StringIO()
+    with TrainingDisplay(console=Console(file=out, force_terminal=terminal, width=120)) as display:
+        time.sleep(0.5 if terminal else 0)
+        display.PLAIN_EVERY = 0.0
+        for steps in (1200, 2400):
+            episodes = [Episode(20.0, 400.0, 12.0, 200, False), Episode(20.0, 420.0, 10.0, 200, True)]
+            display(Progress(steps, 30_000, episodes, {"steps": steps}, Path("run")))
+        display.finish(Path("run"))
+    return out.getvalue()
+
+
+def test_a_terminal_sees_compiling_then_progress_and_thresholds():
+    shown = show(terminal=True)
+    assert "compiling" in shown
+    assert "2,400 of 30,000 steps" in shown
+    assert "420.0" in shown
+
+
+def test_a_file_gets_plain_lines():
+    shown = show(terminal=False)
+    assert "\x1b" not in shown
+    assert "2,400 of 30,000 steps" in shown
+    assert "20: 11.0 (410)" in shown
+    assert "ccpo evaluate run" in shown
