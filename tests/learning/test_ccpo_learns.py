@@ -21,13 +21,18 @@ SMALL = {
     "states": 32,
     "updates_per_step": 0.5,
     "mstep_kl_std_bound": 0.0002,
+    "mstep_multiplier_rate": 0.01,
     "discount": 0.9,
+    "feedback_rate": 0.1,
+    "violation_margin": 0.0,
+    "rate_decay": 0.9,
+}
+NOISY = {
     "feedback_rate": 0.2,
     "pretrain_share": 0.2,
     "relabel_share": 0.7,
     "unseen_share": 0.8,
     "violation_margin": 1.0,
-    "rate_decay": 0.9,
 }
 
 
@@ -57,14 +62,14 @@ def test_static(task, tmp_path):
 
 @pytest.mark.parametrize("task", ["DriftBudget"])
 def test_dynamic(task, tmp_path):
-    reward, cost, _ = learn(task, tmp_path)
+    reward, cost, _ = learn(task, tmp_path, **NOISY)
     assert (reward >= 0.9).all(), reward
     assert (cost <= 1.05).all(), cost
 
 
 def test_late(tmp_path):
     """Safe at every threshold; the gap to the closed form is printed, closing it is later work."""
-    _, cost, _ = learn("LateBudget", tmp_path, horizon="finite", discount=0.95)
+    _, cost, _ = learn("LateBudget", tmp_path, horizon="finite", discount=0.95, violation_margin=1.0)
     assert (cost <= 1.1).all(), cost
 
 
