@@ -358,10 +358,15 @@ def _decayed(config: Config, experience: Experience, change: Any) -> Any:
 def relabel(config: Config, problem: Problem, threshold: Array, progress: Array, key: Array) -> Array:
     """In fine-tuning, a share of the transitions serves thresholds drawn from the whole range: [B] → [B]."""
     choose_key, draw_key = jax.random.split(key)
-    low, high = problem.threshold_range
-    drawn = jax.random.uniform(draw_key, threshold.shape, minval=low, maxval=high)
+    drawn = _spread(problem, jax.random.uniform(draw_key, threshold.shape))
     share = jnp.where(fine_tuning(config, progress), config.relabel_share, 0.0)
     return jnp.where(jax.random.uniform(choose_key, threshold.shape) < share, drawn, threshold)
+
+
+def _spread(problem: Problem, unit: Array) -> Array:
+    """Uniform numbers in [0, 1] as thresholds; a share falls on the ends, which have neighbours on one side only."""
+    low, high = problem.threshold_range
+    return low + (high - low) * jnp.clip(1.1 * unit - 0.05, 0.0, 1.0)
 
 
 def fine_tuning(config: Config, progress: Array) -> Array:
@@ -408,9 +413,8 @@ def draw_conditions(config: Config, problem: Problem, experience: Experience, ke
     index_key, draw_key, choose_key = jax.random.split(key, 3)
     offset = jax.random.randint(index_key, (), 0, len(behaviour))
     seen = behaviour[(jnp.arange(config.conditions) + offset) % len(behaviour)]
-    low, high = problem.threshold_range
     strata = (jnp.arange(config.conditions) + jax.random.uniform(draw_key, (config.conditions,))) / config.conditions
-    unseen = low + (high - low) * strata
+    unseen = _spread(problem, strata)
     share = jnp.where(fine_tuning(config, experience.progress), config.unseen_share, 0.0)
     return jnp.where(jax.random.uniform(choose_key, (config.conditions,)) < share, unseen, seen)
 
