@@ -52,9 +52,16 @@ def learn(task: str, out, **settings):
     return reward, cost, seconds
 
 
-@pytest.mark.parametrize("task", ["StaticBudget", "StaticBudget-T20-C100", "StaticBudget-T500-C0.01"])
-def test_static(task, tmp_path):
-    reward, cost, _ = learn(task, tmp_path)
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        ("StaticBudget", {}),
+        ("StaticBudget-T20-C100", {}),
+        ("StaticBudget-T500-C0.01", {"rollout_length": 100, "feedback_rate": 0.3}),
+    ],
+)
+def test_static(task, settings, tmp_path):
+    reward, cost, _ = learn(task, tmp_path, **settings)
     assert (np.abs(reward - 1.0) <= 0.05).all(), reward
     assert (cost >= 0.9).all(), cost
     assert (cost <= 1.05).all(), cost
