@@ -18,6 +18,7 @@ from ccpo.config import Settings, setting
 from ccpo.errors import ConfigError
 from ccpo.maths import gaussian, mstep, networks, normaliser
 from ccpo.maths.estep import EStep, estep
+from ccpo.maths.offpolicy import follow_reward_unit, measured_costs
 from ccpo.maths.returns import HORIZONS, Horizon, nstep_return
 from ccpo.runtime import NetConfig
 from ccpo.types import Acting, Array, Experience, Problem, Transition
@@ -253,13 +254,10 @@ def observe(config: Config, problem: Problem, state: State, experience: Experien
 
 def _rescale_reward(state: State, rollout: Transition) -> State:
     """Follow the reward's root mean square; critics keep their values in the environment's unit."""
-    size = jnp.sqrt(jnp.mean(rollout.reward**2)) + 1e-8
-    first = state.updates == 0
-    unit = jnp.where(first, size, state.reward_unit + 0.1 * (size - state.reward_unit))
-    factor = state.reward_unit / unit
+    unit, factor = follow_reward_unit(state.reward_unit, rollout.reward, first=state.updates == 0)
 
     def rescale(critic: dict) -> dict:
-        return {**critic, "reward": networks.rescale_output(critic["reward"], jnp.where(first, 1.0, factor))}
+        return {**critic, "reward": networks.rescale_output(critic["reward"], factor)}
 
     return state._replace(reward_unit=unit, critic=rescale(state.critic), critic_target=rescale(state.critic_target))
 
@@ -268,15 +266,7 @@ def _feed_back(
     config: Config, problem: Problem, state: State, experience: Experience
 ) -> tuple[State, dict[str, Array]]:
     """Move the estimates of critic bias and cost spread towards what finished episodes show."""
-    source = problem.lane_deployed if problem.deployed_lanes else np.ones(problem.lanes, bool)
-    stats = experience.statistics
-    weight = (stats.count * source).reshape(len(problem.behaviour_thresholds), -1)
-    count = weight.sum(axis=1)
-
-    def average(x: Array) -> Array:
-        return (x.reshape(weight.shape) * weight).sum(axis=1) / jnp.maximum(count, 1.0)
-
-    measured = average(stats.cost)
+    measured, count = measured_costs(problem, experience.statistics)
     thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     predicted = level_at(problem, state, thresholds)
     known = (count > 0) & (state.updates > 0)
