@@ -40,3 +40,44 @@ def test_decoupled_kl_moves_one_thing_at_a_time():
 def test_kl_has_zero_gradient_where_the_policies_agree():
     gradient = jax.grad(lambda m: gaussian.kl(MEAN, STD, m, STD).sum())(MEAN)
     np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
+
+
+def neighbours(distance: float, count: int = 8) -> tuple[jax.Array, jax.Array]:
+    """`count` Gaussians in one state, their means `distance` scales apart in all: two of [B, 1, 2]."""
+    mean = jnp.linspace(0.0, 0.3 * distance, count)[:, None, None] * jnp.ones((1, 1, 2))
+    return mean, jnp.full(mean.shape, 0.3)
+
+
+def test_mixture_of_equal_policies_is_plain_sampling(key):
+    mean, std = neighbours(0.0)
+    action = gaussian.sample_mixture(key, mean, std, count=16)
+    log_weights = gaussian.mixture_log_weights(action, mean, std)
+    assert action.shape == (1, 16, 2)
+    np.testing.assert_allclose(log_weights, 0.0, atol=1e-5)
+    np.testing.assert_allclose(gaussian.effective_share(log_weights), 1.0, rtol=1e-5)
+
+
+def test_mixture_weights_are_bounded_and_give_each_policy_its_own_mean(key):
+    mean, std = neighbours(4.0)
+    errors = {}
+    for count in (64, 65_536):
+        action = gaussian.sample_mixture(key, mean, std, count=count)
+        log_weights = gaussian.mixture_log_weights(action, mean, std)
+        assert float(log_weights.max()) <= np.log(len(mean)) + 1e-5
+        weights = jax.nn.softmax(log_weights, axis=-1)
+        estimate = jnp.einsum("bsk,ska->bsa", weights, action)
+        errors[count] = float(jnp.max(jnp.abs(estimate - mean)))
+    assert errors[65_536] < 0.01 < errors[64]
+
+
+def test_mixture_leaves_several_effective_samples_where_one_policy_would_not(key):
+    """Means 4 scales apart in each of two actions, 8 policies, K = 16: the mixture serves the far end, samples of one end do not."""
+    mean, std = neighbours(4.0)
+    mean, std = (jnp.broadcast_to(x, (8, 200, 2)) for x in (mean, std))
+    mixed = gaussian.mixture_log_weights(gaussian.sample_mixture(key, mean, std, count=16), mean, std)
+    action = gaussian.sample(key, mean[0], std[0], count=16)
+    far = gaussian.log_density(action, mean[-1][:, None], std[-1][:, None])
+    near = gaussian.log_density(action, mean[0][:, None], std[0][:, None])
+    alone = 16 * float(gaussian.effective_share(far - near).mean())
+    together = 16 * float(gaussian.effective_share(mixed[-1]).mean())
+    assert alone < 3.0 < 4.0 < together

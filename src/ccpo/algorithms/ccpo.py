@@ -45,6 +45,10 @@ class Config(Settings):
     batch: int = setting(256, "transitions an update for the critics", low=1)
     conditions: int = setting(4, "thresholds an update for E- and M-step", low=1)
     states: int = setting(64, "states for each of these thresholds", low=1)
+    sharing: int = setting(1, "how many neighbouring thresholds share their states and action samples", low=1)
+    sharing_min: float = setting(
+        0.5, "effective action samples, over K, below which neighbours do not share", low=0, high=1
+    )
     action_samples: int = setting(16, "K: actions for each state", low=2)
     recent_episodes: float = setting(
         10.0, "E-step states come from this many newest episode lengths of each lane", above=0
@@ -79,6 +83,12 @@ class Config(Settings):
     constraint_gain: float = setting(
         0.1, "advantage: the share of the distance to the threshold that one E-step may close", above=0
     )
+    recovery_share: float = setting(
+        1.0,
+        "advantage: the share of the trust region's reach in Q_c that one E-step may be made to use",
+        above=0,
+        high=1,
+    )
     level_rate: float = setting(0.02, "rate of the running level of Q_c, at each update", above=0, high=1)
     rate_decay: float = setting(
         0.0, "share of the actor's and critics' rates that is gone at the end of the run", low=0, high=1
@@ -97,6 +107,10 @@ class Config(Settings):
             raise ConfigError(f"std_min={self.std_min:g} must be smaller than std_max={self.std_max:g}")
         if self.horizon == "endless" and self.discount == 1.0:
             raise ConfigError("discount=1 has no endless horizon; give a smaller discount, or horizon=finite")
+        if self.conditions % self.sharing or self.states % self.sharing:
+            raise ConfigError(
+                f"sharing={self.sharing} must divide conditions={self.conditions} and states={self.states}"
+            )
 
 
 METRICS = {
@@ -106,7 +120,8 @@ METRICS = {
     "estep/temperature": "η*",
     "estep/multiplier": "λ*, mean over thresholds; 0 where the constraint is slack",
     "estep/multiplier_at_bound": "how often λ* sits at λ_max: the constraint cannot be met inside the trust region",
-    "estep/effective_samples": "effective action samples a state, over K",
+    "estep/effective_samples": "effective action samples a state under q*, over K",
+    "estep/shared_samples": "effective action samples that a threshold has of those it shares, over K",
     "mstep/kl_mean_over_bound": "KL(π_old ‖ π) of the mean over its bound; about 1 in a healthy run",
     "mstep/kl_std_over_bound": "the same of the scale",
     "policy/std": "mean scale of the policy, in units where actions span [−1, 1]",
@@ -298,9 +313,9 @@ def update_cost_level(config: Config, problem: Problem, state: State, experience
     """Follow the mean of Q_c over the states that the policy visits under each of the evenly spaced thresholds."""
     thresholds = _knots(problem, config.knots)
     state_key, action_key = jax.random.split(key)
-    steps = draw_states(config, problem, experience, thresholds, state_key, count=LEVEL_STATES)
+    condition = jnp.broadcast_to(thresholds[:, None], (config.knots, LEVEL_STATES))
+    steps = draw_states(config, problem, experience, condition, state_key)
     obs = state.normaliser(steps.obs)
-    condition = jnp.broadcast_to(thresholds[:, None], obs.shape[:-1])
     action = gaussian.sample(action_key, *policy(config, problem, state.actor, obs, condition), count=1)
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
     q = q_values(config, problem, state.critic["cost"], inputs, action, condition)
@@ -398,29 +413,31 @@ def critic_targets(
 
 
 def draw_conditions(config: Config, problem: Problem, experience: Experience, key: Array) -> Array:
-    """The thresholds of an update: behaviour thresholds and, in fine-tuning, a share from the whole range: [C]."""
+    """The thresholds of an update: behaviour thresholds and, in fine-tuning, a share from the whole range.
+
+    [P, B]: the B of a pool are neighbours, which share states and action samples.
+    """
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     index_key, draw_key, choose_key = jax.random.split(key, 3)
+    count, pools = config.conditions, config.conditions // config.sharing
     offset = jax.random.randint(index_key, (), 0, len(behaviour))
-    seen = behaviour[(jnp.arange(config.conditions) + offset) % len(behaviour)]
-    strata = (jnp.arange(config.conditions) + jax.random.uniform(draw_key, (config.conditions,))) / config.conditions
-    unseen = _spread(problem, strata)
+    seen = behaviour[(jnp.arange(pools) + offset) % len(behaviour)]
+    strata = (jnp.arange(count) + jax.random.uniform(draw_key, (count,))) / count
+    unseen = _spread(problem, strata).reshape(pools, config.sharing)
     share = jnp.where(fine_tuning(config, experience.progress), config.unseen_share, 0.0)
-    return jnp.where(jax.random.uniform(choose_key, (config.conditions,)) < share, unseen, seen)
+    return jnp.where((jax.random.uniform(choose_key, (pools,)) < share)[:, None], unseen, seen[:, None])
 
 
-def draw_states(
-    config: Config, problem: Problem, experience: Experience, thresholds: Array, key: Array, *, count: int
-) -> Transition:
-    """Steps the policy visits near each threshold: newest ones of the two nearest behaviour thresholds, in the
-    proportion that interpolates between them: [C] → Transition of [C, S, …]."""
+def draw_states(config: Config, problem: Problem, experience: Experience, thresholds: Array, key: Array) -> Transition:
+    """A step that the policy visits near each threshold: a newest one of the two nearest behaviour thresholds, in the
+    proportion that interpolates between them: [...] → Transition of [...]."""
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     position = jnp.interp(thresholds, behaviour, jnp.arange(len(behaviour), dtype=jnp.float32))
     round_key, lane_key, age_key = jax.random.split(key, 3)
-    shape = (thresholds.shape[0], count)
-    upper = jax.random.uniform(round_key, shape) < (position - jnp.floor(position))[:, None]
-    index = jnp.floor(position).astype(jnp.int32)[:, None] + upper
-    lane = index * problem.lanes_per_threshold + jax.random.randint(lane_key, shape, 0, problem.lanes_per_threshold)
+    upper = jax.random.uniform(round_key, thresholds.shape) < position - jnp.floor(position)
+    index = jnp.floor(position).astype(jnp.int32) + upper
+    lanes = problem.lanes_per_threshold
+    lane = index * lanes + jax.random.randint(lane_key, thresholds.shape, 0, lanes)
     recent = max(1, round(config.recent_episodes * problem.spec.episode_length))
     return replays.sample_recent(experience.replay, age_key, lane, recent=recent)
 
@@ -437,44 +454,138 @@ def cost_target(config: Config, problem: Problem, state: State, thresholds: Arra
 
 
 def q_threshold(
-    config: Config, problem: Problem, state: State, thresholds: Array, q_cost: Array, *, progress: Array
+    config: Config,
+    problem: Problem,
+    state: State,
+    thresholds: Array,
+    q_cost: Array,
+    *,
+    log_weights: Array,
+    progress: Array,
 ) -> Array:
     """The bound on E_s E_q[Q_c], in the critic's unit, for q_cost [C, S, K] under the old policy: [C] → [C].
 
     value: ε_q itself, as in Eq. (8). advantage: E_s E_π[Q_c] + gain·(ε_q − level), which bounds the *change* of Q_c;
     the level is averaged over many batches, so that the states a batch happens to hold do not decide what is safe.
+    What a step may be made to lower Q_c by is a share of what the trust region can, √(2κ)·σ_a(Q_c) in each state;
+    the rest of the trust region is the reward's.
     """
     target = cost_target(config, problem, state, thresholds, progress)
     if config.constraint == "value":
         return target / problem.threshold_range[1]
     slack = (target - level_at(problem, state, thresholds)) / problem.threshold_range[1]
-    return q_cost.mean(axis=(1, 2)) + config.constraint_gain * slack
+    weights = jax.nn.softmax(log_weights, axis=-1)
+    mean = jnp.sum(weights * q_cost, axis=-1)
+    variance = jnp.sum(weights * (q_cost - mean[..., None]) ** 2, axis=-1)
+    reach = jnp.sqrt(2.0 * config.estep_kl_bound * variance.mean(axis=1))
+    return mean.mean(axis=1) + jnp.maximum(config.constraint_gain * slack, -config.recovery_share * reach)
+
+
+class Pool(NamedTuple):
+    """The samples of an E-step: P pools, each of B neighbouring thresholds with states and actions in common."""
+
+    thresholds: Array
+    """[P, B]."""
+    mean: Array
+    std: Array
+    """π_old under each threshold in each state: [P, B, S, A]."""
+    action: Array
+    """Samples of the mixture of these B policies: [P, S, K, A]."""
+    log_weights: Array
+    """log π_old(a | s, ε) − log of the mixture's density: [P, B, S, K]."""
+    effective: Array
+    """Effective samples of these weights, over K: [P]."""
+
+
+def draw_pool(config: Config, problem: Problem, state: State, thresholds: Array, obs: Array, *, key: Array) -> Pool:
+    """Actions for thresholds [P, B] in states obs [P, S, O].
+
+    Where the neighbours' policies differ so much that too few samples would count, one of them takes the place of all.
+    """
+    sample_key, choose_key = jax.random.split(key)
+    shape = (*thresholds.shape, obs.shape[1])
+    condition = jnp.broadcast_to(thresholds[..., None], shape)
+    mean, std = policy(
+        config, problem, state.actor_old, jnp.broadcast_to(obs[:, None], (*shape, obs.shape[-1])), condition
+    )
+    chosen = jax.random.randint(choose_key, thresholds.shape[:1], 0, config.sharing)
+
+    def sample(thresholds: Array, mean: Array, std: Array) -> Pool:
+        action = gaussian.sample_mixture(sample_key, mean, std, count=config.action_samples)
+        log_weights = gaussian.mixture_log_weights(action, mean, std)
+        effective = gaussian.effective_share(log_weights).mean(axis=(1, 2))
+        return Pool(thresholds, mean, std, action, log_weights, effective)
+
+    def settle(x: Array, alone: Array) -> Array:
+        index, alone = (v.reshape(-1, *[1] * (x.ndim - 1)) for v in (chosen, alone))
+        return jnp.where(alone, jnp.take_along_axis(x, index, axis=1), x)
+
+    pool = sample(thresholds, mean, std)
+    if config.sharing == 1:
+        return pool
+    alone = pool.effective < config.sharing_min
+    settled = sample(*(settle(x, alone) for x in (thresholds, mean, std)))
+    return settled._replace(effective=pool.effective)
+
+
+def pool_q(config: Config, problem: Problem, params: dict, inputs: Array, pool: Pool) -> Array:
+    """Q of a pool's actions under each of its thresholds; ψ is computed once for all: inputs [P, S, I] → [C, S, K]."""
+    samples = (*pool.thresholds.shape, *pool.action.shape[1:3])
+    if config.versatile_critic:
+        condition = networks.normalise_threshold(pool.thresholds, problem.threshold_range)
+        psi = networks.feature(params["feature"], inputs, jnp.clip(pool.action, -1.0, 1.0), bound=config.feature_bound)
+        q = jnp.einsum("pskf,pbf->pbsk", psi, networks.embedding(params["embedding"], condition))
+    else:
+        each = (jnp.broadcast_to(x[:, None], (*samples[:2], *x.shape[1:])) for x in (inputs, pool.action))
+        q = q_values(config, problem, params, *each, jnp.broadcast_to(pool.thresholds[..., None], samples[:3]))
+    return q.reshape(-1, *samples[2:])
 
 
 def update_policy(
     config: Config, problem: Problem, state: State, experience: Experience, thresholds: Array, key: Array
 ) -> tuple[State, dict[str, Array]]:
-    """Constraint-conditioned E-step for each threshold, then one Adam step of the versatile M-step."""
+    """Constraint-conditioned E-step for each threshold [P, B], then one Adam step of the versatile M-step.
+
+    The E-step of a threshold uses all states of its pool, the M-step those that were drawn for this threshold.
+    """
     state_key, action_key = jax.random.split(key)
-    steps = draw_states(config, problem, experience, thresholds, state_key, count=config.states)
+    own = config.states // config.sharing
+    steps = draw_states(config, problem, experience, jnp.repeat(thresholds, own, axis=1), state_key)
     obs = state.normaliser(steps.obs)
-    condition = jnp.broadcast_to(thresholds[:, None], obs.shape[:-1])
-    old_policy = policy(config, problem, state.actor_old, obs, condition)
-    action = gaussian.sample(action_key, *old_policy, count=config.action_samples)
+    pool = draw_pool(config, problem, state, thresholds, obs, key=action_key)
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
-    q_cost = q_values(config, problem, state.critic["cost"], inputs, action, condition)
+    log_weights = pool.log_weights.reshape(-1, *pool.log_weights.shape[2:])
+    conditions = pool.thresholds.reshape(-1)
+    q_cost = pool_q(config, problem, state.critic["cost"], inputs, pool)
     solution = estep(
-        q_values(config, problem, state.critic["reward"], inputs, action, condition),
+        pool_q(config, problem, state.critic["reward"], inputs, pool),
         q_cost,
-        q_threshold(config, problem, state, thresholds, q_cost, progress=experience.progress),
+        q_threshold(config, problem, state, conditions, q_cost, log_weights=log_weights, progress=experience.progress),
         kl_bound=config.estep_kl_bound,
         multiplier_max=config.multiplier_max,
         temperature_min=config.temperature_min,
+        log_weights=log_weights,
     )
+
     state, divergences = _mstep(
-        config, problem, state, experience, obs, condition=condition, action=action, weights=solution.weights
+        config,
+        problem,
+        state,
+        experience,
+        obs.reshape(-1, own, *obs.shape[2:]),
+        condition=jnp.broadcast_to(conditions[:, None], (config.conditions, own)),
+        action=pool.action.reshape(-1, own, *pool.action.shape[2:]),
+        weights=_own_states(solution.weights.reshape(pool.log_weights.shape)),
+        old_policy=(_own_states(pool.mean), _own_states(pool.std)),
     )
-    return state, policy_metrics(config, solution, divergences, old_policy[1])
+    return state, policy_metrics(config, solution, pool, divergences)
+
+
+def _own_states(x: Array) -> Array:
+    """Of values in all states of a pool, those in the states drawn for each threshold: [P, B, S, …] → [C, S/B, …]."""
+    pools, sharing, states, *rest = x.shape
+    own, each = states // sharing, jnp.arange(sharing)
+    return x.reshape(pools, sharing, sharing, own, *rest)[:, each, each].reshape(-1, own, *rest)
 
 
 def _mstep(
@@ -487,10 +598,10 @@ def _mstep(
     condition: Array,
     action: Array,
     weights: Array,
+    old_policy: tuple[Array, Array],
 ) -> tuple[State, tuple[Array, Array]]:
     low, high = problem.threshold_range
     position = (condition[:, 0] - low) / (high - low)
-    old_policy = policy(config, problem, state.actor_old, obs, condition)
     multiplier_mean, multiplier_std = (
         mstep.multiplier_at(log, position) for log in (state.kl_multipliers.log_mean, state.kl_multipliers.log_std)
     )
@@ -522,7 +633,7 @@ def _mstep(
     return state, divergences
 
 
-def policy_metrics(config: Config, solution: EStep, divergences: tuple[Array, Array], std: Array) -> dict[str, Array]:
+def policy_metrics(config: Config, solution: EStep, pool: Pool, divergences: tuple[Array, Array]) -> dict[str, Array]:
     """Health of E- and M-step; quantities relative to their bounds read 1.0 when the bound is met exactly."""
     return {
         "estep/kl_over_bound": solution.kl.mean() / config.estep_kl_bound,
@@ -530,9 +641,10 @@ def policy_metrics(config: Config, solution: EStep, divergences: tuple[Array, Ar
         "estep/multiplier": solution.multiplier.mean(),
         "estep/multiplier_at_bound": solution.at_bound.mean(),
         "estep/effective_samples": solution.effective_samples.mean() / config.action_samples,
+        "estep/shared_samples": pool.effective.mean(),
         "mstep/kl_mean_over_bound": divergences[0].mean() / config.mstep_kl_mean_bound,
         "mstep/kl_std_over_bound": divergences[1].mean() / config.mstep_kl_std_bound,
-        "policy/std": std.mean(),
+        "policy/std": pool.std.mean(),
     }
 
 

@@ -18,6 +18,35 @@ def sample(key: Array, mean: Array, std: Array, *, count: int) -> Array:
     return mean[..., None, :] + std[..., None, :] * noise
 
 
+def sample_mixture(key: Array, mean: Array, std: Array, *, count: int) -> Array:
+    """`count` actions of the even mixture of the B Gaussians along the third-last axis, stratified over them.
+
+    [..., B, S, A] → [..., S, K, A].
+    """
+    *lead, components, states, size = mean.shape
+    noise_key, offset_key = jax.random.split(key)
+    offset = jax.random.randint(offset_key, (*lead, states, 1), 0, components)
+    component = (offset + jnp.arange(count, dtype=offset.dtype).reshape(*[1] * len(lead), 1, count)) % components
+    mean, std = (jnp.take_along_axis(jnp.swapaxes(x, -3, -2), component[..., None], axis=-2) for x in (mean, std))
+    return mean + std * jax.random.normal(noise_key, (*lead, states, count, size))
+
+
+def mixture_log_weights(action: Array, mean: Array, std: Array) -> Array:
+    """log π_b(a) − log (1/B) Σ_j π_j(a), at most log B.
+
+    action [..., S, K, A], mean and std [..., B, S, A] → [..., B, S, K].
+    """
+    density = log_density(jnp.expand_dims(action, -4), mean[..., None, :], std[..., None, :])
+    mixture = jax.nn.logsumexp(density, axis=-3, keepdims=True) - math.log(mean.shape[-3])
+    return density - mixture
+
+
+def effective_share(log_weights: Array) -> Array:
+    """(Σ w)² / (K Σ w²), the effective share of K weighted samples: [..., K] → [...]."""
+    weights = jax.nn.softmax(log_weights, axis=-1)
+    return 1.0 / (weights.shape[-1] * jnp.sum(weights**2, axis=-1))
+
+
 def log_density(action: Array, mean: Array, std: Array) -> Array:
     """log N(a; μ, σ²) = −½ Σ_j [((a_j − μ_j)/σ_j)² + 2 log σ_j + log 2π]."""
     z = (action - mean) / std
