@@ -2,10 +2,9 @@
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group
@@ -22,7 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 from ccpo import training
-from ccpo.errors import require
+from ccpo.cli.mirrors import Mirror
 
 
 class TrainingDisplay:
@@ -30,10 +29,9 @@ class TrainingDisplay:
 
     PLAIN_EVERY = 15.0
 
-    def __init__(self, *, tensorboard: bool = False, console: Console | None = None) -> None:
+    def __init__(self, *, mirrors: Sequence[Mirror] = (), console: Console | None = None) -> None:
         self.console = console or Console()
-        self._writer_module = require("tensorboardX", "tb") if tensorboard else None
-        self._writer: Any = None
+        self._mirrors = mirrors
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -60,8 +58,8 @@ class TrainingDisplay:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
-        if self._writer:
-            self._writer.close()
+        for mirror in self._mirrors:
+            mirror.close()
 
     def __call__(self, progress: "training.Progress") -> None:
         for episode in progress.episodes:
@@ -74,7 +72,8 @@ class TrainingDisplay:
         count = f"{progress.steps:,} of {progress.total:,} steps"
         self._progress.update(self._bar, completed=progress.steps, total=progress.total, count=count, rate=rate)
         self._live.update(self._view())
-        self._write_tensorboard(progress)
+        for mirror in self._mirrors:
+            mirror.write(progress)
         if not self.console.is_terminal and time.monotonic() - self._last_line > self.PLAIN_EVERY:
             self._last_line = time.monotonic()
             left = (progress.total - progress.steps) * elapsed / done if done else 0.0
@@ -117,16 +116,6 @@ class TrainingDisplay:
             ]
             table.add_row(f"{threshold:g}", *cells)
         return Group(self._progress, table) if self._recent else Group(self._progress)
-
-    def _write_tensorboard(self, progress: "training.Progress") -> None:
-        if self._writer_module is None:
-            return
-        self._writer = self._writer or self._writer_module.SummaryWriter(str(progress.run_path / "tb"))
-        for name, value in progress.row.items():
-            if name != "steps" and value == value:
-                self._writer.add_scalar(
-                    name if name.startswith(("rollout", "time")) else f"train/{name}", value, progress.steps
-                )
 
 
 def _mean(values: list[float]) -> str:

@@ -33,17 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting (ccpo list settings)"
     )
     parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files into RUN/tb")
+    parser.add_argument("--wandb", action="store_true", help="also log to Weights & Biases, project ccpo")
     parser.add_argument("--evaluate", action="store_true", help="then evaluate it as 'ccpo evaluate RUN' does")
 
 
 def call(options: argparse.Namespace) -> None:
     from ccpo import agent
     from ccpo.cli.display import TrainingDisplay
+    from ccpo.cli.mirrors import open_mirrors
 
     names = ("steps", "seed", "behaviour_thresholds", "threshold_range", "checkpoint_every", "workers")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     settings: dict[str, Any] = given | parse_settings(options.set)
-    with TrainingDisplay(tensorboard=options.tensorboard) as display:
+    mirrors = open_mirrors(tensorboard=options.tensorboard, wandb=options.wandb)
+    with TrainingDisplay(mirrors=mirrors) as display:
         if options.resume:
             if settings or options.config:
                 raise ConfigError(

@@ -1,0 +1,63 @@
+"""Where else progress may be written while a run goes on: TensorBoard, Weights & Biases. CSV and JSONL always are."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from ccpo import training
+from ccpo.errors import require
+
+
+class Mirror(Protocol):
+    def write(self, progress: training.Progress) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_mirrors(*, tensorboard: bool, wandb: bool) -> list[Mirror]:
+    """The wanted mirrors; a missing extra is an error before anything is trained."""
+    return [mirror() for mirror, wanted in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if wanted]
+
+
+def tagged(row: dict[str, float]) -> dict[str, float]:
+    """A row of progress under the tags that people of the field know; an empty mean is left out."""
+    return {
+        name if name.startswith(("rollout", "time")) else f"train/{name}": value
+        for name, value in row.items()
+        if name != "steps" and value == value
+    }
+
+
+class TensorBoard:
+    """Event files in RUN/tb."""
+
+    def __init__(self) -> None:
+        self._module = require("tensorboardX", "tb")
+        self._writer: Any = None
+
+    def write(self, progress: training.Progress) -> None:
+        self._writer = self._writer or self._module.SummaryWriter(str(progress.run_path / "tb"))
+        for tag, value in tagged(progress.row).items():
+            self._writer.add_scalar(tag, value, progress.steps)
+
+    def close(self) -> None:
+        if self._writer:
+            self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of project `ccpo` under the name of the run folder; the package's own variables (WANDB_MODE …) hold."""
+
+    def __init__(self) -> None:
+        self._module = require("wandb", "wandb")
+        self._run: Any = None
+
+    def write(self, progress: training.Progress) -> None:
+        self._run = self._run or self._start(progress.run_path)
+        self._run.log(tagged(progress.row), step=progress.steps)
+
+    def _start(self, folder: Path) -> Any:
+        name = f"{folder.parent.name}/{folder.name}"
+        return self._module.init(project="ccpo", id=name.replace("/", "-"), name=name, dir=folder, resume="allow")
+
+    def close(self) -> None:
+        if self._run:
+            self._run.finish()
