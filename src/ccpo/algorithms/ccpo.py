@@ -42,6 +42,12 @@ class Config(Settings):
     target_rate: float = setting(
         0.05, "τ: the share of the critics that their targets take over at each update", above=0, high=1
     )
+    target_samples: int = setting(
+        2,
+        "actions over which a target takes the mean of Q at its last state, in antithetic pairs; 1: one sample",
+        low=1,
+    )
+    steady_critic: bool = setting(True, "the E-step reads the target critics, which are averages; false: the newest")
     batch: int = setting(256, "transitions an update for the critics", low=1)
     conditions: int = setting(4, "thresholds an update for E- and M-step", low=1)
     states: int = setting(64, "states for each of these thresholds", low=1)
@@ -107,6 +113,8 @@ class Config(Settings):
             raise ConfigError(f"std_min={self.std_min:g} must be smaller than std_max={self.std_max:g}")
         if self.horizon == "endless" and self.discount == 1.0:
             raise ConfigError("discount=1 has no endless horizon; give a smaller discount, or horizon=finite")
+        if self.target_samples > 1 and self.target_samples % 2:
+            raise ConfigError(f"target_samples={self.target_samples} must be 1 or even: samples come in pairs")
         if self.conditions % self.sharing or self.states % self.sharing:
             raise ConfigError(
                 f"sharing={self.sharing} must divide conditions={self.conditions} and states={self.states}"
@@ -382,7 +390,7 @@ def fine_tuning(config: Config, progress: Array) -> Array:
 def critic_targets(
     config: Config, problem: Problem, state: State, window: Transition, threshold: Array, *, key: Array
 ) -> dict[str, Array]:
-    """y = Σ γⁱ f_i + γⁿ Q_target(s_n, a' | ε), a' ~ π(· | s_n, ε), in units that make Q of order one: {name: [B]}."""
+    """y = Σ γⁱ f_i + γⁿ E_π[Q_target(s_n, a' | ε)], in units that make Q of order one: {name: [B]}."""
     look = horizon(config, problem)
     units = {"reward": state.reward_unit * look.span, "cost": look.q_threshold(problem.threshold_range[1])}
     ended = window.terminated | window.truncated
@@ -401,13 +409,15 @@ def critic_targets(
     if look.sees_time:
         alive &= time_to_go > 1
     mean, std = policy(config, problem, state.actor, obs, threshold)
-    action = gaussian.sample(key, mean, std, count=1)
+    action = gaussian.sample(key, mean, std, count=(config.target_samples + 1) // 2)
+    if config.target_samples > 1:
+        action = jnp.concatenate([action, 2.0 * mean[..., None, :] - action], axis=-2)
     inputs = critic_inputs(config, problem, obs, time_to_go - 1)
     return {
         name: returns[name].value / units[name]
         + returns[name].discount
         * alive
-        * q_values(config, problem, state.critic_target[name], inputs, action, threshold)[:, 0]
+        * q_values(config, problem, state.critic_target[name], inputs, action, threshold).mean(axis=-1)
         for name in ("reward", "cost")
     }
 
@@ -556,9 +566,10 @@ def update_policy(
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
     log_weights = pool.log_weights.reshape(-1, *pool.log_weights.shape[2:])
     conditions = pool.thresholds.reshape(-1)
-    q_cost = pool_q(config, problem, state.critic["cost"], inputs, pool)
+    critic = state.critic_target if config.steady_critic else state.critic
+    q_cost = pool_q(config, problem, critic["cost"], inputs, pool)
     solution = estep(
-        pool_q(config, problem, state.critic["reward"], inputs, pool),
+        pool_q(config, problem, critic["reward"], inputs, pool),
         q_cost,
         q_threshold(config, problem, state, conditions, q_cost, log_weights=log_weights, progress=experience.progress),
         kl_bound=config.estep_kl_bound,
