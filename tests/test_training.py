@@ -16,6 +16,7 @@ from ccpo import trees
 from ccpo.envs.workers import episode_seed
 from ccpo.errors import ConfigError, FormatError, NumericalError, RunError
 from ccpo.runs import Run
+from ccpo.training import train_together
 from helpers import TASK, TINY, make_trainer
 
 
@@ -58,6 +59,23 @@ def test_another_seed_gives_another_run(reference, tmp_path):
     other = final_arrays(train(tmp_path, seed=1).run.path)
     assert not np.array_equal(other["state/actor.0.weight"], final_arrays(reference)["state/actor.0.weight"])
     assert not np.array_equal(other["replay/data.obs"], final_arrays(reference)["replay/data.obs"])
+
+
+def test_seeds_trained_together_are_those_trained_alone(tmp_path):
+    """Five updates on the same data, each seed a slice of one program: equal up to rounding."""
+    settings = {"updates_per_step": 1 / 24, "steps": 120, "warmup_steps": 120}
+    alone = [make_trainer(tmp_path / "alone", seed=seed, **settings) for seed in (3, 4)]
+    together = [make_trainer(tmp_path / "together", seed=seed, **settings) for seed in (3, 4)]
+    for trainer in alone:
+        trainer.train()
+    train_together(together)
+    for one, other in zip(alone, together, strict=True):
+        assert one.run.progress_path.exists()
+        assert one.iteration == other.iteration == 1
+        mine, theirs = (trees.to_arrays(trainer.state) for trainer in (one, other))
+        for name, array in mine.items():
+            np.testing.assert_allclose(theirs[name], array, rtol=2e-3, atol=2e-4, err_msg=name)
+    assert (together[0].run.path / "policy.safetensors").exists()
 
 
 def test_workers_change_nothing(reference, tmp_path):

@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Agent": "ccpo.agent",
     "train": "ccpo.agent",
+    "train_seeds": "ccpo.agent",
     "resume": "ccpo.agent",
     "load": "ccpo.agent",
     "Policy": "ccpo.runtime",

@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -137,6 +138,7 @@ def train(
     *,
     preset: str = "tuned",
     out: str | Path = "runs",
+    folder: str | Path | None = None,
     cost_fn: Callable | None = None,
     episode_length: int | None = None,
     settings_file: str | None = None,
@@ -147,26 +149,33 @@ def train(
 
     `env` is a task's name, a Gymnasium id, an environment or a factory; `settings` are those of the loop (`steps`,
     `seed`, `behaviour_thresholds`, `threshold_range`, …) and of the algorithm; `ccpo list settings` shows them all.
+    The run has a folder of its own below `out`, or is written into `folder`.
     """
-    factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length)
-    check_algorithm(algorithm)
-    file_settings = configs.load_file(settings_file) if settings_file else {}
-    layers = (
-        task_settings(factory),
-        configs.load_preset(algorithm, preset, factory.name),
-        file_settings,
-        settings,
-    )
-    module, loop, config = _build(algorithm, layers)
-    identity = {"task": factory.name, "algorithm": algorithm, "preset": preset, "episode_length": episode_length}
-    run = Run.create(
-        out,
-        algorithm=algorithm,
-        task=factory.name,
-        seed=loop.seed,
-        config=identity | configs.as_dict(loop, config),
-    )
-    return _train(run, module, factory, loop, config, display=display)
+    plan = _plan(env, algorithm, preset, cost_fn=cost_fn, episode_length=episode_length, settings_file=settings_file)
+    (agent,) = _train([plan.create(out, settings, folder=folder)], plan.factory, display=display)
+    return agent
+
+
+def train_seeds(
+    env: Any,
+    algorithm: str = "ccpo",
+    *,
+    seeds: Iterable[int],
+    preset: str = "tuned",
+    out: str | Path = "runs",
+    cost_fn: Callable | None = None,
+    episode_length: int | None = None,
+    settings_file: str | None = None,
+    display: Callable | None = None,
+    **settings: Any,
+) -> list[Agent]:
+    """Train an agent for each seed, all as one compiled program; the other arguments are those of `train`."""
+    seeds = list(seeds)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds={seeds} must differ from each other, and there must be one at least")
+    plan = _plan(env, algorithm, preset, cost_fn=cost_fn, episode_length=episode_length, settings_file=settings_file)
+    prepared = [plan.create(out, settings | {"seed": seed}) for seed in seeds]
+    return _train(prepared, plan.factory, display=display)
 
 
 def resume(
@@ -184,7 +193,8 @@ def resume(
     episode_length = settings.pop("episode_length")
     module, loop, config = _build(algorithm, (settings,))
     factory = resolve(task if env is None else env, cost_fn=cost_fn, episode_length=episode_length)
-    return _train(run, module, factory, loop, config, display=display, restore=True)
+    (agent,) = _train([_Prepared(run, module, loop, config)], factory, display=display, restore=True)
+    return agent
 
 
 def load(path: str | Path) -> Agent:
@@ -207,6 +217,53 @@ def task_settings(factory: EnvFactory) -> dict[str, Any]:
     }
 
 
+class _Prepared(NamedTuple):
+    """A run folder, and what is to be trained in it."""
+
+    run: Run
+    module: Any
+    loop: Any
+    config: Any
+
+
+class _Plan(NamedTuple):
+    """Runs that may differ in their seed."""
+
+    factory: EnvFactory
+    identity: dict[str, Any]
+    layers: tuple[Mapping[str, Any], ...]
+
+    def create(self, out: str | Path, settings: Mapping[str, Any], *, folder: str | Path | None = None) -> _Prepared:
+        algorithm = self.identity["algorithm"]
+        module, loop, config = _build(algorithm, (*self.layers, settings))
+        run = Run.create(
+            out,
+            algorithm=algorithm,
+            task=self.factory.name,
+            seed=loop.seed,
+            config=self.identity | configs.as_dict(loop, config),
+            folder=folder,
+        )
+        return _Prepared(run, module, loop, config)
+
+
+def _plan(
+    env: Any,
+    algorithm: str,
+    preset: str,
+    *,
+    cost_fn: Callable | None,
+    episode_length: int | None,
+    settings_file: str | None,
+) -> _Plan:
+    factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length)
+    check_algorithm(algorithm)
+    file_settings = configs.load_file(settings_file) if settings_file else {}
+    layers = (task_settings(factory), configs.load_preset(algorithm, preset, factory.name), file_settings)
+    identity = {"task": factory.name, "algorithm": algorithm, "preset": preset, "episode_length": episode_length}
+    return _Plan(factory, identity, layers)
+
+
 def _build(algorithm: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any]:
     from ccpo.algorithms import find_algorithm
     from ccpo.training import LoopConfig
@@ -222,20 +279,20 @@ def _build(algorithm: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Any, An
 
 
 def _train(
-    run: Run,
-    module: Any,
-    factory: EnvFactory,
-    loop: Any,
-    config: Any,
-    *,
-    display: Callable | None,
-    restore: bool = False,
-) -> Agent:
-    from ccpo.training import Trainer
+    prepared: Sequence[_Prepared], factory: EnvFactory, *, display: Callable | None, restore: bool = False
+) -> list[Agent]:
+    from ccpo.training import Trainer, train_together
 
-    with run.lock():
-        trainer = Trainer(run, module, factory, loop=loop, config=config)
+    with ExitStack() as locks:
+        trainers = []
+        for run, module, loop, config in prepared:
+            locks.enter_context(run.lock())
+            trainers.append(Trainer(run, module, factory, loop=loop, config=config))
         if restore:
-            trainer.restore()
-        trainer.train(display or (lambda _: None))
-    return Agent(Policy.load(run.path / POLICY_FILE), factory=factory, run=run)
+            trainers[0].restore()
+        tell = display or (lambda _: None)
+        if len(trainers) == 1:
+            trainers[0].train(tell)
+        else:
+            train_together(trainers, tell)
+    return [Agent(Policy.load(each.run.path / POLICY_FILE), factory=factory, run=each.run) for each in prepared]

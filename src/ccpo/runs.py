@@ -74,23 +74,23 @@ class Run:
         self.checkpoints_path = path / "checkpoints"
 
     @classmethod
-    def create(cls, out: str | Path, *, algorithm: str, task: str, seed: int, config: Mapping[str, Any]) -> "Run":
-        """A new folder `OUT/<algorithm>-<task>/seed-000-<time>` with its config and manifest."""
+    def create(
+        cls,
+        out: str | Path,
+        *,
+        algorithm: str,
+        task: str,
+        seed: int,
+        config: Mapping[str, Any],
+        folder: str | Path | None = None,
+    ) -> "Run":
+        """A new run with its config and manifest, in `folder` or in `OUT/<algorithm>-<task>/seed-000-<time>`."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        parent = Path(out) / f"{algorithm}-{task}"
-        for attempt in range(1000):
-            path = parent / (f"seed-{seed:03d}-{stamp}" + (f"-{attempt}" if attempt else ""))
-            try:
-                path.mkdir(parents=True)
-                break
-            except FileExistsError:
-                if not path.is_dir():
-                    raise RunError(f"cannot make '{path}': a file is in the way; choose another --out") from None
-            except OSError as error:
-                raise RunError(f"cannot write to '{out}' ({error.strerror}); choose another --out") from None
-        else:
-            raise RunError(f"'{parent}' already holds a thousand runs of this second; choose another --out")
+        path = Path(folder) if folder else _new_folder(Path(out) / f"{algorithm}-{task}", f"seed-{seed:03d}-{stamp}")
         run = cls(path)
+        if run.config_path.exists():
+            raise RunError(f"'{path}' already holds a run; continue it with: ccpo train --resume {path}")
+        path.mkdir(parents=True, exist_ok=True)
         write_json(run.config_path, {"format_version": FORMAT_VERSION, **config})
         system = {"platform": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
         write_json(path / "manifest.json", {"created": stamp, "versions": versions(), "system": system})
@@ -170,6 +170,21 @@ class Run:
             except SafetensorError as error:
                 raise FormatError(f"'{file}' cannot be read ({error}); {advice}") from None
         return groups, info
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    for attempt in range(1000):
+        path = parent / (name + (f"-{attempt}" if attempt else ""))
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not path.is_dir():
+                raise RunError(f"cannot make '{path}': a file is in the way; choose another --out") from None
+        except OSError as error:
+            raise RunError(f"cannot write to '{parent}' ({error.strerror}); choose another --out") from None
+        else:
+            return path
+    raise RunError(f"'{parent}' already holds a thousand runs of this second; choose another --out")
 
 
 def _digest(path: Path) -> str:

@@ -7,14 +7,16 @@ happens beside the learning or not. Results therefore depend on the seed and nev
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ccpo import replay as replays
@@ -101,6 +103,8 @@ class Progress(NamedTuple):
 
 
 Display = Callable[[Progress], None]
+Turns = Generator[tuple, tuple, None]
+"""State, replay, transitions, statistics and progress out; state, replay and metrics in."""
 
 
 class _Schedule:
@@ -141,7 +145,6 @@ class Trainer:
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
-        self._learn = compiled_learn(algorithm, config, self.problem)
 
     @property
     def steps(self) -> int:
@@ -149,6 +152,14 @@ class Trainer:
 
     def train(self, display: Display = lambda _: None) -> None:
         """Run the remaining iterations."""
+        learn = compiled_learn(self.algorithm, self.config, self.problem)
+        turns = self.turns(display)
+        material = next(turns, None)
+        while material is not None:
+            material = _send(turns, learn(*material))
+
+    def turns(self, display: Display) -> Turns:
+        """The remaining iterations, one a turn: yields what there is to learn from, is sent what was learnt."""
         if self.iteration >= self.schedule.iterations:
             return
         log = ProgressLog(self.run, upto_step=self.steps)
@@ -164,36 +175,37 @@ class Trainer:
             collector.start(self.schedule.order(self.iteration, self.acting))
             rollout = collector.wait()
             while self.iteration < self.schedule.iterations:
-                following = self._iterate(collector, rollout, log, display, began)
-                if following is not None:
-                    rollout = following
+                more = self.iteration + 1 < self.schedule.iterations
+                if more:
+                    self.acting = self.algorithm.acting(self.config, self.problem, self.state)
+                    collector.start(self.schedule.order(self.iteration + 1, self.acting))
+                progress = np.float32((self.iteration + 1) / self.schedule.iterations)
+                self.state, self.replay, metrics = yield (
+                    self.state,
+                    self.replay,
+                    rollout.transition,
+                    rollout.statistics,
+                    progress,
+                )
+                following = collector.wait() if more else rollout
+                self._account(rollout, jax.device_get(metrics), log, display=display, began=began)
+                rollout = following
 
-    def _iterate(
-        self, collector: Collector, rollout: Rollout, log: ProgressLog, display: Display, began: float
-    ) -> Rollout | None:
-        """Learn from one rollout while the next is collected; log, and checkpoint where the schedule says so."""
-        more = self.iteration + 1 < self.schedule.iterations
-        if more:
-            acting = self.algorithm.acting(self.config, self.problem, self.state)
-            self.acting = acting
-            collector.start(self.schedule.order(self.iteration + 1, acting))
-        progress = np.float32((self.iteration + 1) / self.schedule.iterations)
-        self.state, self.replay, device_metrics = self._learn(
-            self.state, self.replay, rollout.transition, rollout.statistics, progress
-        )
-        following = collector.wait() if more else None
-        metrics = {name: float(value) for name, value in jax.device_get(device_metrics).items()}
-        self._check_finite(metrics)
+    def _account(
+        self, rollout: Rollout, metrics: dict[str, Any], log: ProgressLog, *, display: Display, began: float
+    ) -> None:
+        """Count the iteration, log it, checkpoint where the schedule says so, and tell the display."""
+        values = {name: float(value) for name, value in metrics.items()}
+        self._check_finite(values)
         self.iteration += 1
         self.seconds = time.perf_counter() - began
         self.cumulative_cost += float(np.sum(rollout.transition.cost))
-        row = self._row(rollout.episodes, metrics)
+        row = self._row(rollout.episodes, values)
         log.write(row)
         if self.schedule.checkpoints_after(self.iteration - 1):
             self.save()
         total = self.schedule.iterations * self.schedule.steps_each
         display(Progress(self.steps, total, rollout.episodes, row, self.run.path))
-        return following
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -232,6 +244,9 @@ class Trainer:
             "seconds": self.seconds,
         }
         self.run.save_checkpoint(self.steps, groups, info, keep=self.loop.keep_checkpoints)
+        self._save_policy()
+
+    def _save_policy(self) -> None:
         self.policy().save(self.run.path / "policy.safetensors")
 
     def policy(self) -> Policy:
@@ -267,12 +282,35 @@ class Trainer:
         self.acting = self.acting._replace(**jax.tree.map(np.array, arrays))
         self.iteration, self.seconds = info["iteration"], info["seconds"]
         self.cumulative_cost = info["cumulative_cost"]
+        self._save_policy()  # a kill after the checkpoint's renaming leaves an older one
+
+
+def train_together(trainers: Sequence[Trainer], display: Display = lambda _: None) -> None:
+    """Run what differs in nothing but its seed as one program, the seeds an axis of every array.
+
+    Each run keeps its own folder and ends as it would alone, up to rounding.
+    """
+    first = trainers[0]
+    learn = compiled_learn(first.algorithm, first.config, first.problem, together=True)
+    turns = [trainer.turns(display) for trainer in trainers]
+    materials = [next(turn, None) for turn in turns]
+    while all(material is not None for material in materials):
+        outcome = learn(*jax.tree.map(lambda *each: jnp.stack(each), *materials))
+        materials = [_send(turn, jax.tree.map(itemgetter(index), outcome)) for index, turn in enumerate(turns)]
+
+
+def _send(turns: Turns, outcome: tuple) -> tuple | None:
+    try:
+        return turns.send(outcome)
+    except StopIteration:
+        return None
 
 
 @lru_cache(maxsize=16)
-def compiled_learn(algorithm: ModuleType, config: Any, problem: Problem) -> Callable:
+def compiled_learn(algorithm: ModuleType, config: Any, problem: Problem, *, together: bool = False) -> Callable:
     """`learn` compiled once for all runs of a process that differ only in seed and length."""
-    return jax.jit(partial(learn, algorithm, config, problem), donate_argnums=(0, 1))
+    function = partial(learn, algorithm, config, problem)
+    return jax.jit(jax.vmap(function) if together else function, donate_argnums=(0, 1))
 
 
 def learn(

@@ -182,3 +182,17 @@ def test_every_example_in_the_help_parses():
         )
         for line in examples.splitlines():
             parser.parse_args(line.split()[1:])
+
+
+def test_several_seeds_are_trained_in_one_command(tmp_path):
+    flags = ["--set", "updates_per_step=0.01", "--seeds", "1,2", *TINY_FLAGS]
+    assert main(["train", "--task", TASK, "--out", str(tmp_path), *flags]) == 0
+    folders = sorted((tmp_path / f"ccpo-{TASK}").iterdir())
+    assert [path.name[:8] for path in folders] == ["seed-001", "seed-002"]
+    assert all((path / "policy.safetensors").exists() for path in folders)
+
+
+@pytest.mark.parametrize(("seeds", "message"), [("1,x", "must be whole numbers"), ("1,1", "must differ")])
+def test_bad_seeds_are_named(seeds, message, capsys, tmp_path):
+    assert main(["train", "--task", TASK, "--out", str(tmp_path), "--seeds", seeds]) == 2
+    assert message in capsys.readouterr().err

@@ -23,6 +23,14 @@ def parse_thresholds(text: str) -> list[float]:
     return [start + i * step for i in range(count)]
 
 
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as `0,1,2`."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"seeds '{text}' must be whole numbers such as 0,1,2") from None
+
+
 def parse_settings(pairs: list[str]) -> dict[str, str]:
     """`NAME=VALUE` pairs as a mapping."""
     for pair in pairs:

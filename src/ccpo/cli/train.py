@@ -4,12 +4,13 @@ import argparse
 from typing import Any
 
 from ccpo.cli.evaluate import show_evaluation
-from ccpo.cli.parsing import parse_settings
+from ccpo.cli.parsing import parse_seeds, parse_settings
 from ccpo.errors import ConfigError
 
 EXAMPLES = """\
   ccpo train --task BallCircle --evaluate
   ccpo train --task CarCircle --steps 300000 --seed 1 --out runs
+  ccpo train --task StaticBudget --seeds 0,1,2,3,4
   ccpo train --task BallCircle --set discount=0.98 --set hidden=64,64
   ccpo train --resume runs/ccpo-BallCircle/seed-000-20260101-120000"""
 
@@ -21,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", default="ccpo", help="ccpo list algorithms (default: ccpo)")
     parser.add_argument("--preset", default="tuned", help="settings for the task: tuned or faithful (default: tuned)")
     parser.add_argument("--steps", type=float, help="environment steps")
-    parser.add_argument("--seed", type=int, help="seed of everything random (default: 0)")
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=int, help="seed of everything random (default: 0)")
+    seeds.add_argument("--seeds", metavar="LIST", help="train a run for each of these, all as one program, e.g. 0,1,2")
     parser.add_argument("--out", default="runs", help="the folder under which the run's own is made (default: runs)")
     parser.add_argument("--behaviour-thresholds", metavar="LIST", help="thresholds to collect under, e.g. 20,40,60")
     parser.add_argument("--threshold-range", metavar="LOW,HIGH", help="thresholds to serve, e.g. 10,70")
@@ -48,22 +51,25 @@ def call(options: argparse.Namespace) -> None:
     mirrors = open_mirrors(tensorboard=options.tensorboard, wandb=options.wandb)
     with TrainingDisplay(mirrors=mirrors) as display:
         if options.resume:
-            if settings or options.config:
+            if settings or options.config or options.seeds:
                 raise ConfigError(
                     "--resume takes no settings: a run continues as it was configured; start a new one for others"
                 )
-            trained = agent.resume(options.resume, display=display)
+            trained = [agent.resume(options.resume, display=display)]
         else:
-            trained = agent.train(
-                options.task,
-                options.algorithm,
-                preset=options.preset,
-                out=options.out,
-                episode_length=options.episode_length,
-                settings_file=options.config,
-                display=display,
-                **settings,
-            )
-    display.finish(trained.folder)
-    if options.evaluate:
-        show_evaluation(trained, trained.folder, episodes=50)
+            settings |= {
+                "preset": options.preset,
+                "out": options.out,
+                "episode_length": options.episode_length,
+                "settings_file": options.config,
+                "display": display,
+            }
+            if options.seeds:
+                seeds = parse_seeds(options.seeds)
+                trained = agent.train_seeds(options.task, options.algorithm, seeds=seeds, **settings)
+            else:
+                trained = [agent.train(options.task, options.algorithm, **settings)]
+    for each in trained:
+        display.finish(each.folder)
+        if options.evaluate:
+            show_evaluation(each, each.folder, episodes=50)
