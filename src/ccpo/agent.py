@@ -198,14 +198,36 @@ def resume(
 
 
 def load(path: str | Path) -> Agent:
-    """An agent from a policy file, or from a run folder."""
-    path = Path(path)
+    """An agent from a policy file, from a run folder, or one that comes with the package (`load("BallCircle")`)."""
+    path = shipped(path) or Path(path)
     if path.is_dir():
         run = Run.open(path)
         if not (path / POLICY_FILE).is_file():
             raise RunError(f"'{path}' holds no {POLICY_FILE} yet; continue it with: ccpo train --resume {path}")
         return Agent(Policy.load(path / POLICY_FILE), run=run)
     return Agent(Policy.load(path))
+
+
+def shipped(path: str | Path) -> Path | None:
+    """The file of an agent that comes with the package: `pretrained/<Task>`, or `<Task>` if nothing is there."""
+    path, folder = Path(path), Path(__file__).parent / "pretrained"
+    file = folder / f"{path.name}.safetensors"
+    if path == Path(path.name):
+        return file if file.is_file() and not path.exists() else None
+    if path != Path("pretrained") / path.name:
+        return None
+    if not file.is_file():
+        names = ", ".join(sorted(each.stem for each in folder.glob("*.safetensors"))) or "none yet"
+        raise RunError(f"no trained agent '{path.name}' comes with the package; there are: {names}")
+    return file
+
+
+def results_folder(path: str | Path) -> Path:
+    """Where what is made of a run, a policy file or a shipped agent goes unless told otherwise."""
+    path = Path(path)
+    if shipped(path):
+        return Path("pretrained") / path.name
+    return path if path.is_dir() else path.parent
 
 
 def task_settings(factory: EnvFactory) -> dict[str, Any]:
@@ -283,14 +305,17 @@ def _train(
 ) -> list[Agent]:
     from ccpo.training import Trainer, train_together
 
+    tell = display or (lambda _: None)
     with ExitStack() as locks:
         trainers = []
         for run, module, loop, config in prepared:
             locks.enter_context(run.lock())
-            trainers.append(Trainer(run, module, factory, loop=loop, config=config))
-        if restore:
-            trainers[0].restore()
-        tell = display or (lambda _: None)
+            trainer = Trainer(run, module, factory, loop=loop, config=config)
+            trainers.append(trainer)
+            if restore and (run.steps() or loop.starts == 1):
+                trainer.restore()
+            elif loop.starts > 1:
+                trainer.begin(tell)
         if len(trainers) == 1:
             trainers[0].train(tell)
         else:

@@ -69,7 +69,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_path = path / "config.json"
-        self.progress_path = path / "progress.csv"
+        self.progress_path, self.rows_path = path / "progress.csv", path / "progress.jsonl"
         self.eval_path = path / "eval.csv"
         self.checkpoints_path = path / "checkpoints"
 
@@ -112,6 +112,24 @@ class Run:
                 f"'{self.config_path}' has another format version than {FORMAT_VERSION}; use a matching ccpo"
             )
         return content
+
+    def start(self, index: int) -> "Run":
+        """The folder, inside this run's, of one of several starts."""
+        run = Run(self.path / "starts" / str(index))
+        run.path.mkdir(parents=True, exist_ok=True)
+        return run
+
+    def progress(self) -> list[dict[str, Any]]:
+        """The rows logged so far; what comes after a line cut by a crash is left out."""
+        rows: list[dict[str, Any]] = []
+        if not self.rows_path.exists():
+            return rows
+        for line in self.rows_path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -196,26 +214,13 @@ class ProgressLog:
     """`progress.csv` and `progress.jsonl`: one row an iteration, flushed as it comes, cut back when a run resumes."""
 
     def __init__(self, run: Run, *, upto_step: int) -> None:
-        self._csv_path, self._jsonl_path = run.progress_path, run.path / "progress.jsonl"
-        rows = self._rows_upto(upto_step)
+        self._csv_path, self._jsonl_path = run.progress_path, run.rows_path
+        rows = [row for row in run.progress() if row["steps"] <= upto_step]
         write_atomic(self._jsonl_path, "".join(json.dumps(row) + "\n" for row in rows))
         self._columns: list[str] = list(rows[0]) if rows else []
         self._csv_path.unlink(missing_ok=True)
         for row in rows:
             self._write_csv(row)
-
-    def _rows_upto(self, step: int) -> list[dict[str, Any]]:
-        if not self._jsonl_path.exists():
-            return []
-        rows = []
-        for line in self._jsonl_path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                break  # a line cut by a crash, with nothing after it
-            if row["steps"] <= step:
-                rows.append(row)
-        return rows
 
     def _write_csv(self, row: Mapping[str, Any]) -> None:
         new = not self._csv_path.exists()

@@ -12,7 +12,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder or a saved policy file")
+    parser.add_argument("run", metavar="RUN", help="a run folder, a saved policy file, or pretrained/TASK")
     parser.add_argument("--confidence", type=float, default=0.95, help="of all guarantees at once (default: 0.95)")
     parser.add_argument("--episodes", type=int, default=300, help="episodes for each request (default: 300)")
     parser.add_argument(
@@ -51,7 +51,9 @@ def call(options: argparse.Namespace) -> None:
             workers=options.workers,
             advance=advance,
         )
-    out = options.out or (trained.run.path / agent.POLICY_FILE if trained.run else Path(options.run))
+    file = agent.POLICY_FILE if trained.run or agent.shipped(options.run) else Path(options.run).name
+    out = options.out or agent.results_folder(options.run) / file
+    out.parent.mkdir(parents=True, exist_ok=True)
     trained.save(out)
     write_rows(out.parent / "calibration.csv", calibration.rows)
     console.print(calibration_table(calibration, trained.task).rich())

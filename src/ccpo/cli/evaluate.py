@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   ccpo evaluate runs/ccpo-BallCircle/seed-000-20260101-120000
   ccpo evaluate RUN --thresholds 10:70:5 --episodes 50 --seed 7
+  ccpo evaluate pretrained/BallCircle
   ccpo evaluate policy.safetensors --thresholds 15,35 --stochastic --out results"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder or a saved policy file")
+    parser.add_argument("run", metavar="RUN", help="a run folder, a saved policy file, or pretrained/TASK")
     parser.add_argument(
         "--thresholds",
         metavar="LIST",
@@ -37,7 +38,7 @@ def call(options: argparse.Namespace) -> None:
 
     trained = agent.load(options.run)
     thresholds = parse_thresholds(options.thresholds) if options.thresholds else None
-    out = options.out or (trained.run.path if trained.run else Path(options.run).parent)
+    out = options.out or agent.results_folder(options.run)
     show_evaluation(
         trained,
         out,

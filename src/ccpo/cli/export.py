@@ -10,7 +10,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder or a saved policy file")
+    parser.add_argument("run", metavar="RUN", help="a run folder, a saved policy file, or pretrained/TASK")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the policy file; its model card is written beside it")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="also, or only, an ONNX model")
 

@@ -15,7 +15,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="?", help="a run folder or a saved policy file")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run folder, a saved policy file, or pretrained/TASK")
     parser.add_argument("--second", metavar="RUN", help="a second policy of the same task, to compare with")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")

@@ -15,7 +15,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder or a saved policy file")
+    parser.add_argument("run", metavar="RUN", help="a run folder, a saved policy file, or pretrained/TASK")
     parser.add_argument(
         "--thresholds",
         metavar="LIST",
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(options: argparse.Namespace) -> None:
+    from ccpo.agent import results_folder
     from ccpo.deploy.render import Picture, check_animation, record_all, save_animation
     from ccpo.deploy.watching import trained_actor
     from ccpo.report.figures import save_figure
@@ -35,8 +36,7 @@ def call(options: argparse.Namespace) -> None:
     actor = trained_actor(options.run)
     low, high = actor.threshold_range
     thresholds = parse_thresholds(options.thresholds) if options.thresholds else [low, 0.5 * (low + high), high]
-    run = Path(options.run)
-    stem = (options.out or (run if run.is_dir() else run.parent)) / "paths"
+    stem = (options.out or results_folder(options.run)) / "paths"
     recordings = record_all(actor, thresholds, options.seed)
     for recording in recordings:
         print(
