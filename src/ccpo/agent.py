@@ -312,10 +312,8 @@ def _train(
             locks.enter_context(run.lock())
             trainer = Trainer(run, module, factory, loop=loop, config=config)
             trainers.append(trainer)
-            if restore and (run.steps() or loop.starts == 1):
+            if restore:
                 trainer.restore()
-            elif loop.starts > 1:
-                trainer.begin(tell)
         if len(trainers) == 1:
             trainers[0].train(tell)
         else:

@@ -113,12 +113,6 @@ class Run:
             )
         return content
 
-    def start(self, index: int) -> "Run":
-        """The folder, inside this run's, of one of several starts."""
-        run = Run(self.path / "starts" / str(index))
-        run.path.mkdir(parents=True, exist_ok=True)
-        return run
-
     def progress(self) -> list[dict[str, Any]]:
         """The rows logged so far; what comes after a line cut by a crash is left out."""
         rows: list[dict[str, Any]] = []
