@@ -6,6 +6,7 @@ that moves them says so in its commit and in the changelog.
 
 import json
 import os
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +18,17 @@ import numpy as np
 import pytest
 from experiences import make_config, make_experience, make_problem, make_state
 
+import ccpo
 from ccpo import trees
 from ccpo.algorithms import ALGORITHMS, find_algorithm
 from ccpo.runtime import PolicyNet
+from ccpo.training import LoopConfig
 from ccpo.types import Experience, Problem
+from helpers import TASK, TINY
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-SINGLE_THRESHOLD = {"ppo_lag", "trpo_lag"}
+ON_POLICY = {"ppo_lag", "trpo_lag"}
+SINGLE_THRESHOLD = ON_POLICY | {"cvpo"}
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -44,7 +49,8 @@ class Case(NamedTuple):
 @cache
 def make_case(name: str) -> Case:
     module = find_algorithm(name)
-    problem = make_problem((4.0,), deployed_lanes=0) if name in SINGLE_THRESHOLD else make_problem()
+    thresholds = (4.0,) if name in SINGLE_THRESHOLD else (2.0, 4.0, 6.0)
+    problem = make_problem(thresholds, deployed_lanes=int(name not in ON_POLICY))
     config = make_config(module)
     learn = jax.jit(partial(module.update, config, problem))
     return Case(module, config, problem, make_experience(problem), learn)
@@ -109,6 +115,43 @@ def test_a_checkpoint_continues_where_it_was_taken(name):
     expected, found = (case.learn(s, case.experience)[0] for s in (state, restored))
     for (path, x), array in zip(trees.to_arrays(expected).items(), trees.to_arrays(found).values(), strict=True):
         np.testing.assert_array_equal(x, array, err_msg=path)
+
+
+class StopError(Exception):
+    """Ends a run between two checkpoints."""
+
+
+def train(name: str, out: Path, **settings: Any) -> ccpo.Agent:
+    known = {f.name for kind in (LoopConfig, find_algorithm(name).Config) for f in fields(kind)}
+    chosen = {setting: value for setting, value in TINY.items() if setting in known}
+    chosen |= {"lanes_per_threshold": 2, "deployed_lanes": int(name not in ON_POLICY)}
+    if name in SINGLE_THRESHOLD:
+        chosen["behaviour_thresholds"] = (8.0,)
+    return ccpo.train(TASK, name, out=out, **chosen, **settings)
+
+
+@every_algorithm
+def test_a_stopped_run_resumes_to_the_same_end(name, tmp_path):
+    def stop(progress):
+        if progress.steps == 360:
+            raise StopError
+
+    whole = train(name, tmp_path / "whole")
+    with pytest.raises(StopError):
+        train(name, tmp_path / "stopped", display=stop)
+    (path,) = (tmp_path / "stopped").glob(f"{name}-*/seed-*")
+    resumed = ccpo.resume(path)
+    assert whole.run is not None
+    assert resumed.run is not None
+    expected, found = (agent.run.load_checkpoint()[0] for agent in (whole, resumed))
+    for group, arrays in expected.items():
+        assert set(found[group]) == set(arrays)
+        for array, value in arrays.items():
+            np.testing.assert_array_equal(found[group][array], value, err_msg=f"{group}/{array}")
+    rows = [json.loads(line) for line in (path / "progress.jsonl").read_text().splitlines()]
+    assert [row["steps"] for row in rows] == sorted({row["steps"] for row in rows})
+    own = {column for column in rows[-1] if column.split("/")[0] not in ("steps", "time", "rollout")}
+    assert own == set(find_algorithm(name).METRICS)
 
 
 @every_algorithm

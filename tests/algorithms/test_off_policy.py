@@ -1,6 +1,5 @@
 """SAC-Lag and DDPG-Lag: what they share."""
 
-import json
 from functools import partial
 
 import jax
@@ -9,27 +8,14 @@ import numpy as np
 import pytest
 from experiences import make_config, make_experience, make_problem, make_rollout, make_state
 
-import ccpo
 from ccpo.algorithms import ddpg_lag, sac_lag
 from ccpo.errors import ConfigError
 from ccpo.maths import networks, offpolicy
-from ccpo.runs import Run
 from ccpo.runtime import PolicyNet
 from ccpo.types import LaneStatistics, Transition
-from helpers import TASK
 
 MODULES = {"sac_lag": sac_lag, "ddpg_lag": ddpg_lag}
 both = pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
-SETTINGS = {
-    "hidden": (8, 8),
-    "batch": 16,
-    "rollout_length": 20,
-    "updates_per_step": 0.05,
-    "warmup_steps": 120,
-    "replay_steps": 600,
-    "checkpoint_every": 120,
-    "steps": 360,
-}
 
 
 def start(module, thresholds=(2.0, 4.0, 6.0), **settings):
@@ -190,34 +176,6 @@ def test_exploring_lanes_sample_the_learners_policy(module, thresholds, key):
     sampled = jax.jit(partial(module.act, config, problem))(state, obs, threshold, key)
     net = PolicyNet(acting.explore, acting.net)
     np.testing.assert_allclose(net.sample(obs, threshold, np.asarray(noise)), sampled, atol=1e-5)
-
-
-class Stop(Exception):  # noqa: N818 - not an error
-    pass
-
-
-@both
-def test_a_stopped_run_resumes_to_the_same_end(module, tmp_path):
-    name = module.__name__.rpartition(".")[2]
-    whole = ccpo.train(TASK, name, out=tmp_path / "whole", **SETTINGS)
-
-    def stop(progress):
-        if progress.steps == 240:
-            raise Stop(str(progress.run_path))
-
-    with pytest.raises(Stop) as stopped:
-        ccpo.train(TASK, name, out=tmp_path / "stopped", display=stop, **SETTINGS)
-    resumed = ccpo.resume(str(stopped.value))
-    assert whole.run is not None
-    expected, _ = Run.open(whole.run.path).load_checkpoint()
-    found, _ = Run.open(str(stopped.value)).load_checkpoint()
-    for group, arrays in expected.items():
-        for path, array in arrays.items():
-            np.testing.assert_array_equal(found[group][path], array, err_msg=path)
-    rows = (whole.run.path / "progress.jsonl").read_text().splitlines()
-    assert set(module.METRICS) <= set(json.loads(rows[-1]))
-    assert resumed.algorithm == name
-    assert len(resumed.evaluate([6.0], episodes=2, workers=1)) == 2
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from ccpo.errors import ConfigError, did_you_mean
 
 ALGORITHMS = {
     "ccpo": "constraint-conditioned policy optimisation: one policy for every threshold",
+    "cvpo": "constrained variational policy optimisation: what CCPO is with a single threshold",
     "sac_lag": "soft actor-critic with PID multipliers: conditioned on the threshold (V-SAC-Lag), or at a single one",
     "ddpg_lag": "deterministic policy gradients with PID multipliers: conditioned (V-DDPG-Lag), or at a single one",
     "ppo_lag": "proximal policy optimisation with a PID multiplier, at a single threshold",
@@ -22,6 +23,12 @@ COMBINATIONS = {
     "c_trpo_lag": "made by `ccpo combine` of finished trpo_lag runs: actions of the two nearest thresholds, weighted",
 }
 """What is not trained but made of trained policies."""
+
+ABLATIONS = {
+    "ccpo w/o VVE": "ccpo with versatile_critic=false: plain critics of [s; ε; a] instead of ψᵀz",
+    "ccpo w/o CVI": "ccpo with versatile_policy=false: E- and M-step at behaviour thresholds only",
+}
+"""What is an algorithm with one of its parts switched off."""
 
 
 def check_algorithm(name: str) -> None:

@@ -12,11 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ccpo import replay as replays
 from ccpo.config import setting
 from ccpo.maths import networks, offpolicy
 from ccpo.maths.offpolicy import Batch, Critics, OffPolicySettings, Signals
-from ccpo.runtime import NetConfig
 from ccpo.types import Acting, Array, Experience, Problem
 
 METRICS = offpolicy.METRICS | {
@@ -78,25 +76,17 @@ def policy(actor: list, inputs: Array) -> Array:
 
 def update(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
     """Learn from an iteration's experience: take its statistics in, then a scan of gradient updates."""
-    signals, critics, metrics = offpolicy.observe(
-        config, problem, state.signals, state.critics, experience, first=state.updates == 0
-    )
-    count = max(1, round(config.updates_per_step * experience.rollout.reward.size))
-    body = partial(step, config, problem, experience)
-    state, history = jax.lax.scan(body, state._replace(signals=signals, critics=critics), length=count)
-    return state, metrics | jax.tree.map(jnp.mean, history)
+    return offpolicy.scan_steps(partial(step, config, problem, experience), config, problem, state, experience)
 
 
-def step(
-    config: Config, problem: Problem, experience: Experience, state: State, _: None = None
-) -> tuple[State, dict[str, Array]]:
+def step(config: Config, problem: Problem, experience: Experience, state: State) -> tuple[State, dict[str, Array]]:
     """One gradient update: critics, actor, and the targets of both."""
-    key, window_key = jax.random.split(state.key)
-    window = replays.sample_windows(experience.replay, window_key, batch=config.batch, nstep=config.nstep)
-    batch = offpolicy.make_batch(config, problem, state.signals, window)
-    critics, critic_metrics = offpolicy.fit_critics(config, state.critics, batch, critic_targets(state, batch))
+    key, batch_key = jax.random.split(state.key)
+    batch = offpolicy.sample_batch(config, problem, state.signals, experience, batch_key)
+    scale, targets = offpolicy.rate_scale(config, experience), critic_targets(state, batch)
+    critics, critic_metrics = offpolicy.fit_critics(config, state.critics, batch, targets, scale=scale)
     state = state._replace(critics=critics, key=key, updates=state.updates + 1)
-    state, actor_metrics = update_actor(config, state, batch)
+    state, actor_metrics = update_actor(config, state, batch, scale=scale)
     return state, critic_metrics | actor_metrics
 
 
@@ -119,24 +109,20 @@ def actor_loss(actor: list, state: State, batch: Batch) -> tuple[Array, dict[str
     }
 
 
-def update_actor(config: Config, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+def update_actor(config: Config, state: State, batch: Batch, *, scale: Array) -> tuple[State, dict[str, Array]]:
     """One Adam step of the actor; its slow copy follows."""
     grads, metrics = jax.grad(actor_loss, has_aux=True)(state.actor, state, batch)
-    change, opt = optax.adam(config.actor_rate).update(grads, state.actor_opt)
-    actor = optax.apply_updates(state.actor, change)
+    actor, opt = offpolicy.adam_step(config.actor_rate, grads, state.actor_opt, state.actor, scale=scale)
     target = optax.incremental_update(actor, state.actor_target, config.target_rate)
     return state._replace(actor=actor, actor_target=target, actor_opt=opt), metrics
 
 
 def acting(config: Config, problem: Problem, state: State) -> Acting:
     """The arrays that lanes act with: the same with and without exploration noise."""
-    low, high = problem.threshold_range
-    net = NetConfig(
+    return offpolicy.acting(
+        problem,
+        state.actor,
+        state.signals,
         distribution="deterministic",
-        conditioned=offpolicy.conditioned(problem),
-        threshold_low=low,
-        threshold_high=high,
         exploration_noise=config.exploration_noise,
     )
-    arrays = offpolicy.actor_arrays(state.actor, state.signals)
-    return Acting(net, arrays, arrays)

@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ccpo import replay as replays
 from ccpo.config import setting
 from ccpo.maths import gaussian, networks, offpolicy
 from ccpo.maths.offpolicy import Batch, Critics, OffPolicySettings, Signals
-from ccpo.runtime import LOG_STD_MAX, LOG_STD_MIN, NetConfig
+from ccpo.runtime import LOG_STD_MAX, LOG_STD_MIN
 from ccpo.types import Acting, Array, Experience, Problem
 
 METRICS = offpolicy.METRICS | {
@@ -96,26 +95,17 @@ def log_slope(latent: Array) -> Array:
 
 def update(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
     """Learn from an iteration's experience: take its statistics in, then a scan of gradient updates."""
-    signals, critics, metrics = offpolicy.observe(
-        config, problem, state.signals, state.critics, experience, first=state.updates == 0
-    )
-    count = max(1, round(config.updates_per_step * experience.rollout.reward.size))
-    body = partial(step, config, problem, experience)
-    state, history = jax.lax.scan(body, state._replace(signals=signals, critics=critics), length=count)
-    return state, metrics | jax.tree.map(jnp.mean, history)
+    return offpolicy.scan_steps(partial(step, config, problem, experience), config, problem, state, experience)
 
 
-def step(
-    config: Config, problem: Problem, experience: Experience, state: State, _: None = None
-) -> tuple[State, dict[str, Array]]:
+def step(config: Config, problem: Problem, experience: Experience, state: State) -> tuple[State, dict[str, Array]]:
     """One gradient update: critics and their targets, actor, weight of the entropy."""
-    key, window_key, target_key, actor_key = jax.random.split(state.key, 4)
-    window = replays.sample_windows(experience.replay, window_key, batch=config.batch, nstep=config.nstep)
-    batch = offpolicy.make_batch(config, problem, state.signals, window)
-    targets = critic_targets(state, batch, target_key)
-    critics, critic_metrics = offpolicy.fit_critics(config, state.critics, batch, targets)
+    key, batch_key, target_key, actor_key = jax.random.split(state.key, 4)
+    batch = offpolicy.sample_batch(config, problem, state.signals, experience, batch_key)
+    scale, targets = offpolicy.rate_scale(config, experience), critic_targets(state, batch, target_key)
+    critics, critic_metrics = offpolicy.fit_critics(config, state.critics, batch, targets, scale=scale)
     state = state._replace(critics=critics, key=key, updates=state.updates + 1)
-    state, entropy, actor_metrics = update_actor(config, state, batch, actor_key)
+    state, entropy, actor_metrics = update_actor(config, state, batch, actor_key, scale=scale)
     state, entropy_metrics = tune_entropy(config, problem, state, entropy)
     return state, critic_metrics | actor_metrics | entropy_metrics
 
@@ -142,12 +132,14 @@ def actor_loss(actor: list, state: State, batch: Batch, key: Array) -> tuple[Arr
     return loss, metrics | {"entropy": -log_density.mean()}
 
 
-def update_actor(config: Config, state: State, batch: Batch, key: Array) -> tuple[State, Array, dict[str, Array]]:
+def update_actor(
+    config: Config, state: State, batch: Batch, key: Array, *, scale: Array
+) -> tuple[State, Array, dict[str, Array]]:
     """One Adam step of the actor; also returns its mean entropy."""
     grads, metrics = jax.grad(actor_loss, has_aux=True)(state.actor, state, batch, key)
-    change, opt = optax.adam(config.actor_rate).update(grads, state.actor_opt)
+    actor, opt = offpolicy.adam_step(config.actor_rate, grads, state.actor_opt, state.actor, scale=scale)
     entropy = metrics.pop("entropy")
-    return state._replace(actor=optax.apply_updates(state.actor, change), actor_opt=opt), entropy, metrics
+    return state._replace(actor=actor, actor_opt=opt), entropy, metrics
 
 
 def tune_entropy(config: Config, problem: Problem, state: State, entropy: Array) -> tuple[State, dict[str, Array]]:
@@ -161,12 +153,4 @@ def tune_entropy(config: Config, problem: Problem, state: State, entropy: Array)
 
 def acting(config: Config, problem: Problem, state: State) -> Acting:
     """The arrays that lanes act with: a sample of π to explore, tanh(μ) as deployed."""
-    low, high = problem.threshold_range
-    net = NetConfig(
-        distribution="squashed",
-        conditioned=offpolicy.conditioned(problem),
-        threshold_low=low,
-        threshold_high=high,
-    )
-    arrays = offpolicy.actor_arrays(state.actor, state.signals)
-    return Acting(net, arrays, arrays)
+    return offpolicy.acting(problem, state.actor, state.signals, distribution="squashed")

@@ -46,9 +46,9 @@ def _tasks(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]
 
 
 def _algorithms(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    from ccpo.algorithms import ALGORITHMS, COMBINATIONS
+    from ccpo.algorithms import ABLATIONS, ALGORITHMS, COMBINATIONS
 
-    return ("algorithm", "what it is"), list((ALGORITHMS | COMBINATIONS).items())
+    return ("algorithm", "what it is"), list((ALGORITHMS | COMBINATIONS | ABLATIONS).items())
 
 
 def _settings(options: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -4,21 +4,23 @@ Critics are ensembles of plain networks of [s; ε; a], in units that make Q of o
 rates mean the same in every task. Axes: M members of an ensemble, N behaviour thresholds; the rest as in `ccpo.types`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ccpo import replay as replays
 from ccpo.config import Settings, setting
 from ccpo.errors import ConfigError
 from ccpo.maths import networks, normaliser
 from ccpo.maths.multipliers import PID, PIDState
 from ccpo.maths.returns import HORIZONS, Horizon, nstep_return
-from ccpo.types import Array, Experience, LaneStatistics, Problem, Transition
+from ccpo.runtime import NetConfig
+from ccpo.types import Acting, Array, Experience, LaneStatistics, Problem, Transition
 
 UNIT_RATE = 0.1
 
@@ -47,6 +49,9 @@ class OffPolicySettings(Settings):
     updates_per_step: float = setting(0.2, "gradient updates for each environment step", above=0)
     actor_rate: float = setting(5e-4, "Adam's rate for the actor", above=0)
     critic_rate: float = setting(1e-3, "Adam's rate for the critics", above=0)
+    rate_decay: float = setting(
+        0.0, "share of the actor's and critics' rates that is gone at the end of the run", low=0, high=1
+    )
     multiplier_gains: tuple[float, ...] = setting(
         (0.3, 0.1, 0.3), "PID gains of λ, once an iteration, on (episodic cost − ε)/ε_H", low=0
     )
@@ -143,6 +148,22 @@ def critic_inputs(horizon: Horizon, obs: Array, time_to_go: Array) -> Array:
     return jnp.concatenate([obs, time_to_go[..., None] / horizon.length], axis=-1)
 
 
+def scan_steps(
+    step: Callable, config: OffPolicySettings, problem: Problem, state: Any, experience: Experience
+) -> tuple[Any, dict[str, Array]]:
+    """An iteration: take its statistics in, then a scan of gradient updates state, metrics = step(state).
+
+    A method's state holds, among others, `signals`, `critics` and the number of `updates`.
+    """
+    signals, critics, metrics = observe(
+        config, problem, state.signals, state.critics, experience, first=state.updates == 0
+    )
+    count = max(1, round(config.updates_per_step * experience.rollout.reward.size))
+    state = state._replace(signals=signals, critics=critics)
+    state, history = jax.lax.scan(lambda carry, _: step(carry), state, length=count)
+    return state, metrics | jax.tree.map(jnp.mean, history)
+
+
 def observe(
     config: OffPolicySettings,
     problem: Problem,
@@ -222,6 +243,14 @@ def continuation(window: Transition, horizon: Horizon, *, limit: Array | None = 
     return Continuation(reward.value, cost.value, reward.discount * alive, obs, time_to_go - 1)
 
 
+def sample_batch(
+    config: OffPolicySettings, problem: Problem, signals: Signals, experience: Experience, key: Array
+) -> Batch:
+    """Windows of the replay, drawn at random, as networks see them."""
+    window = replays.sample_windows(experience.replay, key, batch=config.batch, nstep=config.nstep)
+    return make_batch(config, problem, signals, window)
+
+
 def make_batch(config: OffPolicySettings, problem: Problem, signals: Signals, window: Transition) -> Batch:
     """A window of n steps [n, B, …] as networks see it."""
     horizon = make_horizon(config, problem)
@@ -264,8 +293,19 @@ def lagrangian(q_reward: Array, q_cost: Array, multiplier: Array) -> Array:
     return (q_reward - multiplier * q_cost) / (1.0 + multiplier)
 
 
+def adam_step(rate: float, grads: Any, opt: optax.OptState, params: Any, *, scale: Array) -> tuple[Any, optax.OptState]:
+    """Parameters after a step of Adam that is `scale` times as long as its rate says, and Adam's memory."""
+    change, opt = optax.adam(rate).update(grads, opt)
+    return optax.apply_updates(params, jax.tree.map(lambda x: x * scale, change)), opt
+
+
+def rate_scale(config: OffPolicySettings, experience: Experience) -> Array:
+    """What is left of the rates at this point of the run."""
+    return 1.0 - config.rate_decay * experience.progress
+
+
 def fit_critics(
-    config: OffPolicySettings, critics: Critics, batch: Batch, targets: dict[str, Array]
+    config: OffPolicySettings, critics: Critics, batch: Batch, targets: dict[str, Array], *, scale: Array
 ) -> tuple[Critics, dict[str, Array]]:
     """One Adam step of every member towards targets {name: [B]}; the slow copies follow."""
 
@@ -277,14 +317,29 @@ def fit_critics(
         return errors["critic/reward_loss"] + errors["critic/cost_loss"], errors
 
     grads, metrics = jax.grad(loss, has_aux=True)(critics.online)
-    change, opt = optax.adam(config.critic_rate).update(grads, critics.opt)
-    online = optax.apply_updates(critics.online, change)
+    online, opt = adam_step(config.critic_rate, grads, critics.opt, critics.online, scale=scale)
     target = optax.incremental_update(online, critics.target, config.target_rate)
     return critics._replace(online=online, target=target, opt=opt), metrics
 
 
-def actor_arrays(actor: Sequence[networks.Layer], signals: Signals) -> dict[str, np.ndarray]:
-    """The arrays of `ccpo.runtime.PolicyNet`."""
+def acting(
+    problem: Problem,
+    actor: Sequence[networks.Layer],
+    signals: Signals,
+    *,
+    distribution: str,
+    exploration_noise: float = 0.0,
+) -> Acting:
+    """The arrays of `ccpo.runtime.PolicyNet`, the same to explore with and as deployed, and what they mean."""
+    low, high = problem.threshold_range
+    net = NetConfig(
+        distribution=distribution,
+        conditioned=conditioned(problem),
+        threshold_low=low,
+        threshold_high=high,
+        exploration_noise=exploration_noise,
+    )
     named = {f"layers.{i}.{name}": x for i, layer in enumerate(actor) for name, x in layer.items()}
     named |= {"obs_mean": signals.normaliser.mean, "obs_std": signals.normaliser.std}
-    return jax.tree.map(np.array, named)
+    arrays = jax.tree.map(np.array, named)
+    return Acting(net, arrays, arrays)

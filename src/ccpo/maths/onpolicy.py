@@ -8,7 +8,8 @@ Deviations from the public code of these baselines, of both methods:
    around π_i.
 2. Values are learned in units that make them of order one, so that rates mean the same in every task.
 3. The multiplier follows (episodic cost − ε)/ε_H: gains of 3.5, 0.035, 7 are 0.05, 0.0005, 0.1 on the cost itself of
-   tasks with ε_H = 70.
+   tasks with ε_H = 70. The integral gain is ten times as large by default: with standardised advantages λ settles near
+   1, where the proportional part alone would leave the cost far above its threshold.
 4. Reward and cost enter the surrogate as one advantage, not as two that are clipped apart.
 
 Shapes: B samples of a rollout, T·E of them.
@@ -58,7 +59,7 @@ class OnPolicySettings(Settings):
     batch: int = setting(256, "samples a gradient step", low=1)
     value_rate: float = setting(5e-4, "Adam's rate for the values", above=0)
     multiplier_gains: tuple[float, ...] = setting(
-        (3.5, 0.035, 7.0), "PID gains of λ, once an iteration, on (episodic cost − ε)/ε_H", low=0
+        (3.5, 0.35, 7.0), "PID gains of λ, once an iteration, on (episodic cost − ε)/ε_H", low=0
     )
     normalise_observations: bool = setting(False, "running normalisation of observations")
 
