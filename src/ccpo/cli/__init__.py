@@ -2,12 +2,12 @@
 
 import argparse
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 
 from ccpo.errors import CCPOError, ThresholdWarning
+from ccpo.threads import use_one_thread
 
 COMMANDS = {
     "train": "train an agent, or continue a run",
@@ -17,6 +17,7 @@ COMMANDS = {
     "combine": "join single-threshold runs into one agent for every threshold",
     "export": "write the policy file with its model card, or an ONNX model",
     "calibrate": "find which dial setting keeps which request, with confidence",
+    "study": "rerun the paper's experiments: run, resume, watch and report them",
     "list": "show tasks, algorithms or settings",
 }
 
@@ -54,10 +55,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object) -
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; an error of ours, or of the user's, is one line and exit code 2."""
-    # One core learns while another collects: more threads for small matrices cost both of them.
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    use_one_thread()
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.version:
@@ -82,6 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except KeyboardInterrupt:
-        print("\nccpo: stopped; a run continues with: ccpo train --resume RUN", file=sys.stderr)
+        print("\nccpo: stopped; a run continues with: ccpo train --resume RUN, a study as it began", file=sys.stderr)
         return 130
     return 0

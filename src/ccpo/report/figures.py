@@ -60,7 +60,8 @@ def threshold_figure(table: EpisodeTable, behaviour_thresholds: Sequence[float])
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))
     colours = {algorithm: COLOURS[i % len(COLOURS)] for i, algorithm in enumerate(algorithms)}
     with matplotlib.rc_context(STYLE):
-        figure = figure_module.Figure(figsize=(max(3.4, 2.15 * len(tasks) + 0.5), 4.3), layout="constrained")
+        width = max(3.2 + 0.2 * len(algorithms), 2.15 * len(tasks) + 0.5)
+        figure = figure_module.Figure(figsize=(width, 4.3), layout="constrained")
         axes = figure.subplots(2, len(tasks), sharex="col", squeeze=False)
         for column, task in enumerate(tasks):
             of_task = [row for row in rows if row.task == task]

@@ -6,13 +6,17 @@ python -m ccpo.report.results tables                   make tables, figures and 
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from ccpo.envs.registry import resolve
 from ccpo.errors import RunError
 from ccpo.metrics import EpisodeTable, per_threshold, summarise
 from ccpo.report.figures import save_figure, threshold_figure
 from ccpo.report.tables import summary_table, threshold_table
 from ccpo.runs import Run, read_json, write_atomic, write_json
+from ccpo.runtime import Policy
 
 README_PART = re.compile(r"(<!-- results:start -->\n).*?(<!-- results:end -->)", re.DOTALL)
 
@@ -23,25 +27,42 @@ def publish(run_path: Path, root: Path) -> Path:
     config = run.config()
     if not run.eval_path.is_file():
         raise RunError(f"'{run_path}' has no eval.csv; first: ccpo evaluate {run_path}")
-    info = read_json(run.checkpoint_path(run.steps()[-1]) / "checkpoint.json")
-    if run.steps()[-1] < config["steps"]:
+    training = Policy.load(run.path / "policy.safetensors").manifest["training"]
+    if training["steps_done"] < config["steps"]:
         raise RunError(f"'{run_path}' is not finished; first: ccpo train --resume {run_path}")
-    folder = root / "main" / config["algorithm"] / config["task"] / config["preset"]
+    folder = root / "main" / config["algorithm"] / config["task"] / "-".join([config["preset"], *_unusual(config)])
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"seed-{config['seed']}"
     EpisodeTable.read_csv(run.eval_path).write_csv(stem.with_suffix(".csv"))
-    flags = f"--algorithm {config['algorithm']} --preset {config['preset']} --seed {config['seed']}"
+    seconds = sum(member["seconds"] for member in training.get("members", [training]))
     write_json(
         stem.with_suffix(".json"),
         {
-            "command": f"ccpo train --task {config['task']} {flags} --steps {config['steps']} --evaluate",
-            "steps": run.steps()[-1],
-            "wall_seconds": round(info["seconds"], 1),
+            "command": _command(config),
+            "steps": training["steps_done"],
+            "wall_seconds": round(seconds, 1),
             "versions": read_json(run.path / "manifest.json")["versions"],
             "config": config,
         },
     )
     return stem.with_suffix(".csv")
+
+
+def _unusual(config: Mapping[str, Any]) -> list[str]:
+    """The behaviour thresholds, where they are not the task's own."""
+    task, thresholds = resolve(config["task"]).task, tuple(config["behaviour_thresholds"])
+    return [] if task and task.behaviour_thresholds == thresholds else [f"{t:g}" for t in thresholds]
+
+
+def _command(config: Mapping[str, Any]) -> str:
+    flags = f"--task {config['task']} --preset {config['preset']} --seed {config['seed']}"
+    if "members" in config:
+        trained = config["algorithm"].removeprefix("c_")
+        each = f"ccpo train {flags} --algorithm {trained} --behaviour-thresholds T"
+        listed = ", ".join(f"{t:g}" for t in config["behaviour_thresholds"])
+        return f"{each}, for T in {listed}; ccpo combine RUN ... --out FILE; ccpo evaluate FILE"
+    thresholds = f" --behaviour-thresholds {','.join(_unusual(config))}" if _unusual(config) else ""
+    return f"ccpo train {flags} --algorithm {config['algorithm']}{thresholds} --steps {config['steps']} --evaluate"
 
 
 def load(root: Path) -> dict[tuple[str, str, str], EpisodeTable]:

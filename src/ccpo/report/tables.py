@@ -13,10 +13,20 @@ from ccpo.metrics import Estimate, Summary, ThresholdRow
 from ccpo.report.paper import STATS, display_name, paper_results
 
 SEEN_MARK = "●"
-SAFE, UNSAFE, PAPER = "green", "bold red", "dim italic"
+SAFE, UNSAFE, PAPER, SHADED = "green", "bold red", "dim italic", "bold green"
 _PAPER_NOTE = (
     "paper: 5 seeds; its text names the 13 thresholds {10, 15, …, 70}, its figures fit only the 7 of {10, 20, …, 70}"
 )
+_LATEX = {letter: f"\\{letter}" for letter in "%_&#{}"} | {
+    "±": r"$\pm$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+    "−": "$-$",
+    "·": r"$\cdot$",
+    "…": r"\dots{}",
+    SEEN_MARK: r"$\bullet$",
+}
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,13 @@ class Cell:
 
     text: str
     style: str = ""
+
+    def markdown(self) -> str:
+        return f"**{self.text.strip()}**" if self.style == SHADED else self.text
+
+    def latex(self) -> str:
+        text = "".join(_LATEX.get(letter, letter) for letter in self.text.strip())
+        return {SHADED: rf"\cellcolor[gray]{{0.9}}{text}", PAPER: rf"\textit{{{text}}}"}.get(self.style, text)
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,7 @@ class ReportTable:
         """A pipe table whose source is aligned too."""
         lines = [("Task", *self.headers)]
         for task, rows in self.rows_by_task.items():
-            lines += [(task, *(cell.text for cell in row)) for row in rows]
+            lines += [(task, *(cell.markdown() for cell in row)) for row in rows]
         lines = [[text.strip().replace("|", "\\|") for text in line] for line in lines]
         widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(lines[0]))]
         pad = [str.ljust, str.ljust] + [str.rjust] * (len(widths) - 2)
@@ -74,10 +91,26 @@ class ReportTable:
         rows = [f"| {text} |" for text in (texts[0], rule, *texts[1:])]
         return "\n".join([f"**{self.title}**\n", *rows, *(f"\n{note}" for note in self.notes)]) + "\n"
 
+    def latex(self) -> str:
+        """A `tabular` for a paper that uses the packages booktabs and colortbl; the title and the notes around it."""
+        head = " & ".join(Cell(text).latex() for text in ("Task", *self.headers))
+        lines = [
+            rf"\textbf{{{Cell(self.title).latex()}}}\par",
+            rf"\begin{{tabular}}{{ll{'r' * (len(self.headers) - 1)}}}",
+        ]
+        lines += [r"\toprule", rf"{head} \\"]
+        for task, rows in self.rows_by_task.items():
+            lines.append(r"\midrule")
+            names = [Cell(task).latex(), *[""] * (len(rows) - 1)]
+            cells = [" & ".join((name, *(cell.latex() for cell in row))) for name, row in zip(names, rows, strict=True)]
+            lines += [rf"{text} \\" for text in cells]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        return "\n".join([*lines, *(rf"\par\footnotesize {Cell(note).latex()}" for note in self.notes)]) + "\n"
+
 
 def threshold_table(rows: Sequence[ThresholdRow]) -> ReportTable:
     """Reward, cost and violation under each threshold; spreads are standard deviations over episodes."""
-    digits = _reward_digits([row.reward_mean for row in rows])
+    digits = reward_digits([row.reward_mean for row in rows])
     columns = [
         _aligned([(row.reward_mean, row.reward_std) for row in rows], digits),
         _aligned([(row.cost_mean, row.cost_std) for row in rows], 1),
@@ -95,7 +128,7 @@ def threshold_table(rows: Sequence[ThresholdRow]) -> ReportTable:
         )
         rows_by_task.setdefault(display_name(row.task), []).append(cells)
     headers = ("Algorithm", "Threshold", "Reward", "Cost", "Used", "Violation")
-    counts = _one_or_range([row.episodes for row in rows])
+    counts = one_or_range([row.episodes for row in rows])
     notes = (
         f"{SEEN_MARK} seen in training · used: cost / threshold",
         f"±: one standard deviation over {counts} episodes a threshold",
@@ -116,14 +149,14 @@ def summary_table(summaries: Sequence[Summary]) -> ReportTable:
         if printed:
             labels.append((*names, "paper", PAPER))
             figures.append([printed[stat] for stat in STATS])
-    digits = _reward_digits([row[0][0] for row in figures])
+    digits = reward_digits([row[0][0] for row in figures])
     decimals = [2 if "CV" in stat else digits for stat in STATS]
     columns = [_aligned([row[i] for row in figures], decimals[i]) for i in range(len(STATS))]
     rows_by_task: dict[str, list[tuple[Cell, ...]]] = {}
     for (task, algorithm, grid, style), *cells in zip(labels, *columns, strict=True):
         rows_by_task.setdefault(task, []).append(tuple(Cell(text, style) for text in (algorithm, grid, *cells)))
-    seeds = _one_or_range([s.seeds for s in summaries])
-    episodes = _one_or_range([s.episodes // (s.seeds * s.thresholds) for s in summaries])
+    seeds = one_or_range([s.seeds for s in summaries])
+    episodes = one_or_range([s.episodes // (s.seeds * s.thresholds) for s in summaries])
     notes = [f"ours: seeds {seeds}, episodes {episodes} a threshold · ±: one standard deviation over seeds"]
     if any(style == PAPER for *_, style in labels):
         notes.append(_PAPER_NOTE)
@@ -133,17 +166,17 @@ def summary_table(summaries: Sequence[Summary]) -> ReportTable:
 
 def interval_table(summaries: Sequence[Summary]) -> ReportTable:
     """Interquartile means over seeds with 95 % bootstrap intervals, and how far the curves fall."""
-    digits = _reward_digits([summary.metrics["R"].mean for summary in summaries])
+    digits = reward_digits([summary.metrics["R"].mean for summary in summaries])
     rows_by_task: dict[str, list[tuple[Cell, ...]]] = {}
     for summary in summaries:
         metrics = summary.metrics
         texts = (
             display_name(summary.algorithm),
             summary.grid,
-            _interval(metrics["R"], digits - 1),
-            _interval(metrics["CV"], 2),
-            _number(metrics["reward inversion"].mean, digits),
-            _number(metrics["cost inversion"].mean, 1),
+            interval(metrics["R"], digits - 1),
+            interval(metrics["CV"], 2),
+            number(metrics["reward inversion"].mean, digits),
+            number(metrics["cost inversion"].mean, 1),
         )
         rows_by_task.setdefault(display_name(summary.task), []).append(tuple(Cell(text) for text in texts))
     headers = ("Algorithm", "Grid", "R [95 %]", "CV [95 %]", "R dip", "Cost dip")
@@ -156,29 +189,29 @@ def interval_table(summaries: Sequence[Summary]) -> ReportTable:
 
 def _aligned(pairs: Sequence[tuple[float, float | None]], digits: int) -> list[str]:
     """`mean ± std` with the signs below each other; no ± at all if no row has a spread."""
-    stds = [_number(math.nan if std is None else std, digits) for _, std in pairs]
+    stds = [number(math.nan if std is None else std, digits) for _, std in pairs]
     width = max(map(len, stds), default=0)
     tails = [f" ± {std:>{width}}" for std in stds] if any(std != "–" for std in stds) else [""] * len(stds)
     return [
-        "–" if math.isnan(mean) else _number(mean, digits) + tail for (mean, _), tail in zip(pairs, tails, strict=True)
+        "–" if math.isnan(mean) else number(mean, digits) + tail for (mean, _), tail in zip(pairs, tails, strict=True)
     ]
 
 
-def _interval(estimate: Estimate, digits: int) -> str:
+def interval(estimate: Estimate, digits: int) -> str:
     if math.isnan(estimate.low):
-        return _number(estimate.iqm, digits)
+        return number(estimate.iqm, digits)
     return f"{estimate.iqm:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
 
 
-def _one_or_range(counts: Sequence[int]) -> str:
+def one_or_range(counts: Sequence[int]) -> str:
     low, high = min(counts, default=0), max(counts, default=0)
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _number(value: float, digits: int) -> str:
+def number(value: float, digits: int) -> str:
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def _reward_digits(rewards: Sequence[float]) -> int:
+def reward_digits(rewards: Sequence[float]) -> int:
     """One decimal for rewards in the hundreds, two for small ones."""
     return 1 if max((abs(reward) for reward in rewards), default=0.0) >= 100 else 2
