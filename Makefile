@@ -25,8 +25,8 @@ check: $(STAMP)  ## format, lint, types, tests
 	$(BIN)/pyright
 	$(MAKE) test
 
-bench: $(STAMP)  ## speed, as ratios in one run
-	$(BIN)/python benchmarks/env_speed.py
+bench: $(STAMP)  ## speed, as ratios in one run of at most 20 minutes; make bench BENCH="--only env,update"
+	$(BIN)/python -m benchmarks $(BENCH)
 
 $(STAMP): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) was not found; install it or give another: make PYTHON=python3 $(MAKECMDGOALS)"; exit 1; }

@@ -1,0 +1,64 @@
+"""Measure our speed against the stock environments, FSRL and the floor of the matrix products; print and save it.
+
+python -m benchmarks                          everything, in 20 minutes at most
+python -m benchmarks --only env,update        some parts
+python -m benchmarks --only fsrl_full         a whole FSRL run of 100,000 steps, kept for later tables
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.output import save, table
+from benchmarks.running import Part, run_parts
+from benchmarks.sides import fsrl_python
+from ccpo.threads import use_one_thread
+
+PARTS = {
+    "env": Part("benchmarks.environments", "measure", 60, "environments against the stock package's"),
+    "update": Part("benchmarks.learner", "measure_update", 80, "an update against its matrix products"),
+    "thresholds": Part("benchmarks.learner", "measure_thresholds", 90, "an update over the number of thresholds"),
+    "latency": Part("benchmarks.deployment", "measure_latency", 30, "one observation, one action", fsrl_python),
+    "evaluation": Part("benchmarks.deployment", "measure_evaluation", 40, "13 thresholds × 50 episodes"),
+    "startup": Part("benchmarks.deployment", "measure_startup", 70, "start-up, compilation, cache"),
+    "fsrl": Part("benchmarks.peers", "measure_fsrl", 240, "learner and training against FSRL", fsrl_python),
+    "memory": Part("benchmarks.peers", "measure_memory", 60, "peak memory of a training", fsrl_python),
+    "cores": Part("benchmarks.peers", "measure_cores", 90, "two cores against one"),
+    "end_to_end": Part("benchmarks.peers", "measure_tasks", 200, "training by method and task"),
+    "policy": Part("benchmarks.peers", "measure_policy", 240, "the way to a policy for 13 thresholds", fsrl_python),
+}
+EXTRA = {
+    "fsrl_full": Part(
+        "benchmarks.peers", "measure_fsrl_full", 3600, "a whole FSRL CVPO run of 100,000 steps", fsrl_python
+    ),
+}
+
+
+def main(arguments: list[str] | None = None, parts: dict[str, Part] = PARTS | EXTRA) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="PARTS", help=f"some of: {', '.join(parts)}")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="where to save (default: %(default)s)")
+    parser.add_argument("--patience", type=float, default=1.0, help="factor on each part's time, for a busy machine")
+    options = parser.parse_args(arguments)
+    names = options.only.split(",") if options.only else [name for name in parts if name not in EXTRA]
+    unknown = [name for name in names if name not in parts]
+    if unknown:
+        parser.error(f"unknown parts: {', '.join(unknown)}; there are: {', '.join(parts)}")
+    use_one_thread()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    chosen = {name: parts[name] for name in names}
+    outcome = run_parts(chosen, patience=options.patience, announce=lambda text: console.print(f"[dim]{text}"))
+    stem = "-".join(["bench", *names]) if options.only else "bench"
+    console.print(table(outcome.rows))
+    for name, failure in outcome.failures.items():
+        console.print(f"[red]{name} failed:[/] {failure.strip()}", markup=True, highlight=False)
+    console.print(f"saved as {save(outcome, options.out, stem=stem)}.*")
+    return 1 if outcome.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""The learner by itself: an update against its floor, and over the number of thresholds."""
+
+from collections.abc import Iterator
+
+from benchmarks.floor import floor, products
+from benchmarks.rows import Row, ratio_row, take_turns, value_row
+from benchmarks.sizes import PROBLEM, learner, update_settings
+from ccpo.algorithms import ccpo
+
+UPDATES_PER_STEP = 0.05
+"""An iteration of 1200 steps then has 60 updates: long enough to time, short enough to take turns."""
+THRESHOLDS = (1, 4, 16, 64)
+REPEATS = 7
+
+
+def config(thresholds: int) -> ccpo.Config:
+    return ccpo.Config(updates_per_step=UPDATES_PER_STEP, **update_settings(thresholds))
+
+
+def measure_update(thresholds: int = 8) -> Iterator[Row]:
+    """Update time : floor, both in this process."""
+    settings = config(thresholds)
+    ours, bound = take_turns(
+        _milliseconds(learner(settings)), _milliseconds(floor(settings, PROBLEM, repetitions=60)), repeats=REPEATS
+    )
+    flops = sum(product.flops for product in products(settings, PROBLEM))
+    rate = flops / (1e6 * min(bound))
+    what = f"update time : its floor, {thresholds} thresholds"
+    note = f"the floor is {flops / 1e6:.0f} MFLOP at {rate:.0f} GFLOP/s at best"
+    yield ratio_row("update", what, ours, bound, unit="ms", bar=1.4, at_least=False, note=note)
+
+
+def measure_thresholds() -> Iterator[Row]:
+    """Update time with several numbers of thresholds, states and pairs staying the same in number."""
+    sides = [_milliseconds(learner(config(count))) for count in THRESHOLDS]
+    samples = dict(zip(THRESHOLDS, take_turns(*sides, repeats=REPEATS), strict=True))
+    fewest, most = THRESHOLDS[0], THRESHOLDS[-1]
+    for count in THRESHOLDS:
+        yield value_row("thresholds", f"update with {count} thresholds", samples[count], unit="ms")
+    what = f"update time with {most} thresholds : with {fewest}"
+    yield ratio_row("thresholds", what, samples[most], samples[fewest], unit="ms", bar=1.5, at_least=False)
+
+
+def _milliseconds(seconds):
+    return lambda: 1e3 * seconds()

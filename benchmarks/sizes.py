@@ -1,0 +1,89 @@
+"""What "an update" means in every comparison, and a learner of that size with made-up experience.
+
+An update: 256 transitions for the critics, 256 states × K 16 actions for the E-step with at least 64 states for each
+threshold, 256 (state, threshold) pairs in the M-step, networks of 128 × 128.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ccpo import replay as replays
+from ccpo.algorithms import ccpo, find_algorithm
+from ccpo.training import compiled_learn, use_compilation_cache
+from ccpo.types import EnvSpec, LaneStatistics, Problem, Transition
+
+BATCH = 256
+STATES = 256
+STATES_EACH = 64
+"""The fewest states that the E-step of a threshold sees."""
+ACTION_SAMPLES = 16
+HIDDEN = (128, 128)
+UPDATES_PER_STEP = 0.2
+ROLLOUT = 200
+EVALUATED = tuple(float(t) for t in range(10, 75, 5))
+"""The thresholds that a policy is evaluated at."""
+PROBLEM = Problem(
+    spec=EnvSpec("BallCircle", 8, (-1.0, -1.0), (1.0, 1.0), 200),
+    behaviour_thresholds=(20.0, 40.0, 60.0),
+    threshold_range=(10.0, 70.0),
+    lanes_per_threshold=2,
+    deployed_lanes=1,
+)
+
+
+def update_settings(thresholds: int) -> dict[str, Any]:
+    """CCPO's settings for an update of the defined size; thresholds that cannot have states of their own share them."""
+    states = max(STATES_EACH, STATES // thresholds)
+    return {
+        "batch": BATCH,
+        "conditions": thresholds,
+        "states": states,
+        "sharing": max(1, thresholds * states // STATES),
+        "action_samples": ACTION_SAMPLES,
+        "hidden": HIDDEN,
+    }
+
+
+def learner(config: ccpo.Config, problem: Problem = PROBLEM) -> Callable[[], float]:
+    """A function that runs an iteration's updates and returns the CPU seconds of each, on made-up experience."""
+    use_compilation_cache()
+    rollout = made_up_rollout(problem)
+    steps = rollout.reward.size
+    replay = replays.init(problem.spec, slots=10 * ROLLOUT, lanes=problem.lanes)
+    state = ccpo.init(config, problem, jax.random.key(0))
+    learn = compiled_learn(find_algorithm("ccpo"), config, problem)
+    updates = max(1, round(config.updates_per_step * steps))
+    statistics = LaneStatistics(*(np.full(problem.lanes, x, np.float32) for x in (1.0, 30.0)))
+
+    def seconds_each() -> float:
+        nonlocal state, replay
+        start = time.process_time()
+        state, replay, metrics = learn(state, replay, rollout, statistics, np.float32(0.9))
+        jax.block_until_ready((state, metrics))
+        return (time.process_time() - start) / updates
+
+    return seconds_each
+
+
+def made_up_rollout(problem: Problem) -> Transition:
+    """Random steps of every lane: [T, E, …]."""
+    rng, rows, spec = np.random.default_rng(0), (ROLLOUT, problem.lanes), problem.spec
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32)
+
+    return Transition(
+        obs=normal(*rows, spec.observation_size),
+        action=normal(*rows, spec.action_size),
+        reward=normal(*rows),
+        cost=(normal(*rows) > 1.0).astype(np.float32),
+        next_obs=normal(*rows, spec.observation_size),
+        terminated=np.zeros(rows, bool),
+        truncated=np.zeros(rows, bool),
+        threshold=np.broadcast_to(problem.lane_thresholds, rows).astype(np.float32),
+        time_to_go=np.full(rows, spec.episode_length, np.float32),
+    )

@@ -1,0 +1,125 @@
+"""The harness on parts that take no time: table, ratios, bars, --only, saving; and the floor's list of products."""
+
+import csv
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.__main__ import EXTRA, PARTS, main
+from benchmarks.output import cells, markdown
+from benchmarks.rows import quartiles, take_turns
+from benchmarks.running import Part, run_parts
+from fake_parts import good
+
+from benchmarks import floor, sizes
+from ccpo.algorithms import ccpo
+
+FAKE = {name: Part("fake_parts", name, 20.0, "fake") for name in ("good", "broken", "endless")}
+
+
+def test_quartiles_and_ratios():
+    assert quartiles([3.0]) == (3.0, 3.0, 3.0)
+    assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
+    speed, latency = good()
+    # pairs first, then the median: what both sides met at the same time is compared
+    assert (speed.value, speed.low, speed.high) == (4.0, 3.0, 5.0)
+    assert (speed.first, speed.second) == (8.0, 2.0)
+    assert speed.met
+    assert speed.margin == pytest.approx(4.0 / 3.5)
+    assert latency.met is False
+    assert latency.margin == pytest.approx(40.0 / 50.0)
+
+
+def test_sides_take_turns_and_the_first_turn_does_not_count():
+    calls = []
+
+    def side(name):
+        return lambda: calls.append(name) or float(len(calls))
+
+    assert take_turns(side("a"), side("b"), repeats=2) == [[3.0, 5.0], [4.0, 6.0]]
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_failures_keep_what_was_measured():
+    outcome = run_parts({"broken": FAKE["broken"]})
+    assert [row.what for row in outcome.rows] == ["before"]
+    assert "no luck" in outcome.failures["broken"]
+
+
+def test_a_part_that_takes_too_long_is_stopped():
+    start = time.monotonic()
+    outcome = run_parts({"endless": FAKE["endless"]}, patience=0.1)
+    assert time.monotonic() - start < 30
+    assert "stopped after 2 s" in outcome.failures["endless"]
+
+
+def test_command_prints_and_saves(tmp_path, capsys):
+    assert main(["--only", "good", "--out", str(tmp_path)], FAKE) == 0
+    printed = capsys.readouterr().out
+    assert "ours : theirs" in printed
+    assert "missed" in printed
+    with (tmp_path / "bench-good.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(float(row["value"]), row["met"]) for row in rows] == [(4.0, "True"), (50.0, "False")]
+    saved = json.loads((tmp_path / "bench-good.json").read_text())
+    assert saved["machine"]["cores"] > 0
+    assert saved["versions"]["python"]
+    assert len(saved["rows"]) == 2
+    assert (tmp_path / "bench-good.md").read_text() == markdown(list(good()))
+    assert (tmp_path / "bench-good.png").stat().st_size > 1000
+
+
+def test_unknown_parts_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--only", "good,speed"], FAKE)
+    assert "unknown parts: speed" in capsys.readouterr().err
+
+
+def test_cells_say_what_the_bar_is():
+    speed, latency = good()
+    assert cells(speed) == ("good", "ours : theirs", "8 steps/s", "2 steps/s", "4 ×", "3–5", "≥ 3.5", "met")
+    assert cells(latency) == ("good", "latency", "", "", "50 µs", "one run", "≤ 40", "missed")
+
+
+def test_the_whole_benchmark_is_bounded_to_20_minutes():
+    assert sum(part.seconds for part in PARTS.values()) <= 20 * 60
+    assert not PARTS.keys() & EXTRA.keys()
+
+
+@pytest.mark.parametrize("thresholds", [1, 4, 8, 16, 64])
+def test_an_update_has_the_same_size_for_any_number_of_thresholds(thresholds):
+    config = ccpo.Config(**sizes.update_settings(thresholds))
+    pools = config.conditions // config.sharing
+    assert config.conditions == thresholds
+    assert config.states >= sizes.STATES_EACH
+    assert pools * config.states == sizes.STATES
+    assert config.conditions * (config.states // config.sharing) == sizes.STATES
+
+
+def test_floor_counts_the_products_of_an_mlp():
+    wanted = floor.forwards(7, (3, 5, 2)) + floor.backwards(7, (3, 5, 2))
+    forward = 2 * 7 * (3 * 5 + 5 * 2)
+    # backwards: every weight once more, every input but the first once more
+    assert sum(product.flops for product in wanted) == 2 * forward + 2 * 7 * 5 * 2
+
+
+def test_floor_follows_the_settings():
+    def flops(**settings):
+        config = ccpo.Config(**(sizes.update_settings(8) | settings))
+        return sum(product.flops for product in floor.products(config, sizes.PROBLEM))
+
+    hidden, features, action = 128, 32, 2
+    rows = sizes.STATES * sizes.ACTION_SAMPLES
+    each_sample = action * hidden + hidden * hidden + hidden * features + 2 * features
+    assert flops(action_samples=32) - flops() == 2 * 2 * rows * each_sample
+    assert flops(batch=512) > flops()
+
+
+def test_floor_runs():
+    config = ccpo.Config(batch=4, conditions=2, states=2, action_samples=2, hidden=(4,), features=2, embedding_hidden=2)
+    assert floor.floor(config, sizes.PROBLEM, repetitions=2)() > 0
