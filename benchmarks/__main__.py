@@ -6,6 +6,7 @@ python -m benchmarks --only fsrl_full         a whole FSRL run of 100,000 steps,
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -17,17 +18,17 @@ from benchmarks.sides import fsrl_python
 from ccpo.threads import use_one_thread
 
 PARTS = {
-    "env": Part("benchmarks.environments", "measure", 60, "environments against the stock package's"),
-    "update": Part("benchmarks.learner", "measure_update", 80, "an update against its matrix products"),
-    "thresholds": Part("benchmarks.learner", "measure_thresholds", 90, "an update over the number of thresholds"),
-    "latency": Part("benchmarks.deployment", "measure_latency", 30, "one observation, one action", fsrl_python),
+    "env": Part("benchmarks.environments", "measure", 40, "environments against the stock package's"),
+    "update": Part("benchmarks.learner", "measure_update", 70, "an update against its matrix products"),
+    "thresholds": Part("benchmarks.learner", "measure_thresholds", 130, "an update over the number of thresholds"),
+    "latency": Part("benchmarks.deployment", "measure_latency", 35, "one observation, one action", fsrl_python),
     "evaluation": Part("benchmarks.deployment", "measure_evaluation", 40, "13 thresholds × 50 episodes"),
     "startup": Part("benchmarks.deployment", "measure_startup", 70, "start-up, compilation, cache"),
     "fsrl": Part("benchmarks.peers", "measure_fsrl", 240, "learner and training against FSRL", fsrl_python),
-    "memory": Part("benchmarks.peers", "measure_memory", 60, "peak memory of a training", fsrl_python),
-    "cores": Part("benchmarks.peers", "measure_cores", 90, "two cores against one"),
-    "end_to_end": Part("benchmarks.peers", "measure_tasks", 200, "training by method and task"),
-    "policy": Part("benchmarks.peers", "measure_policy", 240, "the way to a policy for 13 thresholds", fsrl_python),
+    "memory": Part("benchmarks.peers", "measure_memory", 45, "peak memory of a training", fsrl_python),
+    "cores": Part("benchmarks.peers", "measure_cores", 85, "two cores against one"),
+    "end_to_end": Part("benchmarks.peers", "measure_tasks", 165, "training by method and task"),
+    "policy": Part("benchmarks.peers", "measure_policy", 280, "the way to a policy for 13 thresholds", fsrl_python),
 }
 EXTRA = {
     "fsrl_full": Part(
@@ -61,4 +62,5 @@ def main(arguments: list[str] | None = None, parts: dict[str, Part] = PARTS | EX
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that the part's processes end too
     sys.exit(main())

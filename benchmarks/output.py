@@ -19,6 +19,8 @@ from ccpo.runs import versions
 HEADERS = ("part", "what", "ours", "other", "result", "quartiles", "bar", "")
 NUMBERS = ("ours", "other", "result", "quartiles", "bar")
 MET, MISSED, INK = "#009E73", "#D55E00", "#262626"
+FARTHEST = 32.0
+"""Bars of the chart end here, and at its inverse."""
 
 
 def number(value: float | None) -> str:
@@ -98,9 +100,10 @@ def _chart(rows: Sequence[Row], path: Path) -> None:
     """How far each result lies from its bar, on a logarithmic axis: right of 1 is better than asked."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter
 
     judged = [row for row in rows if row.bar is not None][::-1]
-    margins = [row.margin or 0.0 for row in judged]
+    margins = [min(max(row.margin or 0.0, 1 / FARTHEST), FARTHEST) for row in judged]
     figure = Figure(figsize=(8.5, 0.8 + 0.32 * len(judged)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -108,7 +111,8 @@ def _chart(rows: Sequence[Row], path: Path) -> None:
         range(len(judged)), [m - 1.0 for m in margins], left=1.0, color=[MET if r.met else MISSED for r in judged]
     )
     axes.axvline(1.0, color=INK, linewidth=1.0)
-    axes.set_xscale("log")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.set_xlim(min(0.5, *margins) / 1.3, max(2.0, *margins) * 2.2)
     axes.set_yticks(range(len(judged)), [row.what for row in judged], fontsize=7.5)
     for y, (row, margin) in enumerate(zip(judged, margins, strict=True)):

@@ -32,7 +32,7 @@ ON_POLICY = ("ppo_lag", "trpo_lag")
 OFF_POLICY_EPISODES, ON_POLICY_EPISODES = 6, 20
 """Episodes that both sides collect before they learn."""
 REPEATS = 3
-TASKS_SECONDS = 170
+TASKS_SECONDS = 135
 """After so many seconds no further pair of method and task is begun."""
 
 

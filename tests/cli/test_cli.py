@@ -92,7 +92,7 @@ def test_list_shows_tasks_algorithms_and_settings(capsys):
 
 def test_bad_input_to_train(capsys, tmp_path):
     assert "did you mean 'BallCircle'?" in fails(capsys, "train", "--task", "BalCircle", "--out", tmp_path)
-    assert "did you mean 'ccpo'?" in fails(capsys, "train", "--task", TASK, "--algorithm", "cpo", "--out", tmp_path)
+    assert "did you mean 'ccpo'?" in fails(capsys, "train", "--task", TASK, "--algorithm", "ccpoo", "--out", tmp_path)
     assert "did you mean 'discount'?" in fails(
         capsys, "train", "--task", TASK, "--set", "discuont=1", "--out", tmp_path
     )

@@ -71,7 +71,7 @@ def test_mixture_weights_are_bounded_and_give_each_policy_its_own_mean(key):
 
 
 def test_mixture_leaves_several_effective_samples_where_one_policy_would_not(key):
-    """Means 4 scales apart in each of two actions, 8 policies, K = 16: the mixture serves the far end, samples of one end do not."""
+    """Means 4 scales apart in each of two actions, K = 16: the mixture serves the far end, samples of one do not."""
     mean, std = neighbours(4.0)
     mean, std = (jnp.broadcast_to(x, (8, 200, 2)) for x in (mean, std))
     mixed = gaussian.mixture_log_weights(gaussian.sample_mixture(key, mean, std, count=16), mean, std)

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from miniature import TINY, tiny_plan
+from miniature import tiny_plan
 
 from ccpo.errors import RunError
 from ccpo.report.results import publish
@@ -153,18 +153,6 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path, monkeypatch, uninterr
     assert attempt(place, "second")
     assert place.error is None
     assert (place.path / "eval.csv").read_bytes() == (uninterrupted.path / "eval.csv").read_bytes()
-
-
-def test_a_run_killed_in_its_second_start_keeps_the_first(tmp_path, monkeypatch):
-    plan = tiny_plan(overrides=TINY | {"starts": 2, "start_share": 0.25})
-    whole, place = Place(plan, tmp_path / "whole"), Place(plan, tmp_path / "killed")
-    whole.perform()
-    die_at_checkpoint(monkeypatch, place, 1)
-    (first,) = place.path.glob("starts/0/checkpoints/step_*")
-    written = first.stat().st_mtime_ns
-    place.perform()
-    assert first.stat().st_mtime_ns == written
-    assert (place.path / "eval.csv").read_bytes() == (whole.path / "eval.csv").read_bytes()
 
 
 def test_a_finished_training_that_was_not_evaluated_is_not_trained_again(tmp_path, monkeypatch, uninterrupted):

@@ -53,14 +53,3 @@ def test_time_left_is_unknown_until_something_like_it_has_run(tmp_path):
 
 def test_a_run_that_has_just_begun_has_no_progress(tmp_path):
     assert standing_of(begun(tmp_path, 1, steps=0)).state == "waiting"
-
-
-def test_several_starts_count_together_until_the_run_goes_on(tmp_path):
-    place = begun(tmp_path, 1, steps=0)
-    (place.path / "progress.jsonl").unlink()
-    for index, steps in enumerate((10, 4)):
-        log = place.path / "starts" / str(index) / "progress.jsonl"
-        log.parent.mkdir(parents=True)
-        log.write_text(json.dumps({"steps": steps, "time/seconds": 2.0 * steps}) + "\n")
-    found = standing_of(place)
-    assert (found.state, found.share, found.seconds) == ("stopped", 0.14, 28.0)

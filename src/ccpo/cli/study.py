@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   ccpo study list
   ccpo study run main --scale smoke
-  ccpo study run main --scale quick --methods CCPO C-PPO-Lag --seeds 20 21 --jobs 2
+  ccpo study run main --scale quick --methods CCPO C-PPO-Lag --seeds 30 31 --jobs 2
   ccpo study run ablation --scale paper --tasks BallCircle --ray auto --out /shared/studies
   ccpo study status main --scale quick
   ccpo study report main --scale quick"""

@@ -87,7 +87,7 @@ class Place:
 
     def _train(self) -> agent.Agent:
         plan = self.plan
-        if any(self.path.rglob("checkpoints/step_*")):  # its own, or those of its several starts
+        if any(self.path.glob("checkpoints/step_*")):
             return agent.resume(self.path)
         self._start_anew()
         settings = {**plan.overrides, "seed": plan.seed, "behaviour_thresholds": plan.thresholds}

@@ -67,19 +67,19 @@ def seconds_left(rows: Sequence[Standing]) -> float | None:
 
 
 def _progress(path: Path) -> tuple[float, float, float]:
-    """Steps done, steps in all and seconds taken; a run with several starts has, at first, only their logs."""
+    """Steps done, steps in all and seconds taken."""
     try:
         total = json.loads((path / "config.json").read_text(encoding="utf-8"))["steps"]
     except FileNotFoundError:
         return 0.0, 1.0, 0.0
-    own = path / "progress.jsonl"
-    rows = [_newest_row(log) for log in ([own] if own.exists() else path.glob("starts/*/progress.jsonl"))]
-    return sum(row["steps"] for row in rows), total, sum(row["time/seconds"] for row in rows)
+    row = _newest_row(path / "progress.jsonl")
+    return row["steps"], total, row["time/seconds"]
 
 
 def _newest_row(log: Path) -> dict[str, float]:
     """The newest complete row of a log; its last line may still be in the making."""
-    for line in reversed(_tail(log).splitlines()[-2:]):
+    lines = _tail(log).splitlines() if log.exists() else []
+    for line in reversed(lines[-2:]):
         try:
             return json.loads(line)
         except json.JSONDecodeError:
