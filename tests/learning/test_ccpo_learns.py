@@ -26,6 +26,7 @@ SMALL = {
     "constraint_gain": 0.3,
     "recovery_share": 1.0,
     "normalise_observations": False,
+    "steady_critic": False,
     "feedback_rate": 0.1,
     "violation_margin": 0.0,
     "rate_decay": 0.9,
