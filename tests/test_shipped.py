@@ -7,6 +7,7 @@ import pytest
 
 import ccpo
 from ccpo import agent
+from ccpo.deploy.card import model_card
 from ccpo.errors import CCPOError, RunError
 
 FOLDER = Path(ccpo.__file__).parent / "pretrained"
@@ -22,6 +23,13 @@ def test_a_shipped_agent_is_small_and_acts(name):
         assert trained.policy.manifest["evaluation"] is not None
         action, _ = trained.predict(np.zeros(trained.policy.env.observation_size, np.float32), threshold=35.0)
         assert np.isfinite(action).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_card_is_what_export_writes_and_shows_no_picture_that_is_not_there(name):
+    file = FOLDER / f"{name}.safetensors"
+    card = file.with_suffix(".md").read_text("utf-8")
+    assert card == model_card(ccpo.load(name).policy, file_name=file.name)
 
 
 def test_ball_circle_is_among_them_and_its_results_go_to_a_folder_of_its_name():

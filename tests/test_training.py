@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import ccpo
-from ccpo import trees
+from ccpo import runs, trees
 from ccpo.envs.workers import episode_seed
-from ccpo.errors import ConfigError, FormatError, NumericalError, RunError
+from ccpo.errors import CCPOError, ConfigError, FormatError, NumericalError, RunError
 from ccpo.runs import Run
 from ccpo.training import train_together
 from helpers import TASK, TINY, make_trainer
@@ -111,6 +111,66 @@ def test_a_killed_run_resumes_to_the_same_end(reference, tmp_path):
     resumed = ccpo.resume(path).run.path
     assert_same(final_arrays(reference), final_arrays(resumed))
     assert str(rows_without_time(reference)) == str(rows_without_time(resumed))
+
+
+def test_a_run_stopped_before_its_first_checkpoint_begins_anew(reference, tmp_path):
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, display=stop)
+    (path,) = tmp_path.glob("ccpo-*/seed-000-*")
+    assert Run.open(path).steps() == []
+    assert len(rows_without_time(path)) == 1
+    resumed = ccpo.resume(path).run.path
+    assert_same(final_arrays(reference), final_arrays(resumed))
+    assert str(rows_without_time(reference)) == str(rows_without_time(resumed))
+
+
+def test_a_folder_is_a_run_only_when_all_of_it_is_there(tmp_path, monkeypatch):
+    """Killed while its folder was being made, a run is not there to be resumed, and nothing is in its way."""
+    names = {"algorithm": "ccpo", "task": TASK, "seed": 0, "config": {}, "folder": tmp_path}
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "versions", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Run.create(tmp_path, **names)
+    with pytest.raises(RunError, match="is not a run folder"):
+        ccpo.resume(tmp_path)
+    Run.create(tmp_path, **names)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "manifest.json", "checkpoints"}
+
+
+def test_a_combination_has_nothing_to_resume(tmp_path):
+    config = {"format_version": runs.FORMAT_VERSION, "task": TASK, "algorithm": "c_ppo_lag", "preset": "tuned"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="made by `ccpo combine`"):
+        ccpo.resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("env", "thresholds", "message"),
+    [(TASK, (4.0, 8.0), "train at one threshold"), ("Pendulum-v1", (4.0,), "no cost at step 1")],
+    ids=["at-the-start", "at-the-first-step"],
+)
+def test_bad_input_leaves_no_folder(env, thresholds, message, tmp_path):
+    settings = {"behaviour_thresholds": thresholds, "threshold_range": (2.0, 14.0), "hidden": (8, 8), "batch": 16}
+    with pytest.raises(CCPOError, match=message):
+        ccpo.train(env, "ppo_lag", out=tmp_path / "new", **settings)
+    with pytest.raises(CCPOError, match=message):
+        ccpo.train_seeds(env, "ppo_lag", out=tmp_path / "new", seeds=(0, 1), **settings)
+    assert list(tmp_path.iterdir()) == []
+    notes = tmp_path / "given" / "notes.txt"
+    notes.parent.mkdir()
+    notes.touch()
+    with pytest.raises(CCPOError, match=message):
+        ccpo.train(env, "ppo_lag", folder=notes.parent, **settings)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [notes]
+
+
+def test_one_bad_seed_of_several_leaves_no_folder(tmp_path):
+    with pytest.raises(ConfigError, match="seed=-1"):
+        ccpo.train_seeds(TASK, seeds=(0, -1), out=tmp_path, **TINY)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_worker_outlives_its_parent(tmp_path):

@@ -69,7 +69,10 @@ class Agent:
         env: Any = None,
         advance: Callable[[int], None] = lambda _: None,
     ) -> EpisodeTable:
-        """Run episodes at each threshold and return them as a table. Seeds never coincide with training's."""
+        """Run episodes at each threshold, in its own environment or in `env`, and return them as a table.
+
+        Seeds never coincide with training's.
+        """
         from ccpo.evaluation import evaluate_episodes
 
         thresholds = [float(t) for t in thresholds]
@@ -84,8 +87,9 @@ class Agent:
         if outside:
             message = f"outside the trained range {low:g} to {high:g}: {outside}; the policy may not keep these"
             warnings.warn(message, ThresholdWarning, stacklevel=2)
+        factory = self.factory(env)
         results = evaluate_episodes(
-            self.factory(env),
+            factory,
             self.policy.net.arrays,
             self.policy.net.config,
             thresholds=thresholds,
@@ -96,7 +100,7 @@ class Agent:
             advance=advance,
         )
         training_seed = int(self.policy.manifest["training"].get("seed", 0))
-        keys = {"task": self.task, "algorithm": self.algorithm, "seed": training_seed}
+        keys = {"task": factory.name, "algorithm": self.algorithm, "seed": training_seed}
         return EpisodeTable.from_rows(
             {
                 **keys,
@@ -152,7 +156,7 @@ def train(
     The run has a folder of its own below `out`, or is written into `folder`.
     """
     plan = _plan(env, algorithm, preset, cost_fn=cost_fn, episode_length=episode_length, settings_file=settings_file)
-    (agent,) = _train([plan.create(out, settings, folder=folder)], plan.factory, display=display)
+    (agent,) = plan.train([settings], out, folder=folder, display=display)
     return agent
 
 
@@ -174,8 +178,7 @@ def train_seeds(
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds={seeds} must differ from each other, and there must be one at least")
     plan = _plan(env, algorithm, preset, cost_fn=cost_fn, episode_length=episode_length, settings_file=settings_file)
-    prepared = [plan.create(out, settings | {"seed": seed}) for seed in seeds]
-    return _train(prepared, plan.factory, display=display)
+    return plan.train([settings | {"seed": seed} for seed in seeds], out, display=display)
 
 
 def resume(
@@ -185,15 +188,19 @@ def resume(
     cost_fn: Callable | None = None,
     display: Callable | None = None,
 ) -> Agent:
-    """Continue a run from its newest checkpoint; it ends bit for bit as if it had never stopped."""
+    """Continue a run from its newest checkpoint, or from the start if it has none yet.
+
+    It ends bit for bit as if it had never stopped.
+    """
     run = Run.open(path)
     settings = run.config()
     task, algorithm = settings.pop("task"), settings.pop("algorithm")
+    check_algorithm(algorithm)
     settings.pop("preset")
     episode_length = settings.pop("episode_length")
     module, loop, config = _build(algorithm, (settings,))
     factory = resolve(task if env is None else env, cost_fn=cost_fn, episode_length=episode_length)
-    (agent,) = _train([_Prepared(run, module, loop, config)], factory, display=display, restore=True)
+    (agent,) = _train([_Prepared(run, module, loop, config)], factory, display=display)
     return agent
 
 
@@ -255,18 +262,37 @@ class _Plan(NamedTuple):
     identity: dict[str, Any]
     layers: tuple[Mapping[str, Any], ...]
 
-    def create(self, out: str | Path, settings: Mapping[str, Any], *, folder: str | Path | None = None) -> _Prepared:
-        algorithm = self.identity["algorithm"]
-        module, loop, config = _build(algorithm, (*self.layers, settings))
-        run = Run.create(
+    def train(
+        self,
+        variants: Sequence[Mapping[str, Any]],
+        out: str | Path,
+        *,
+        folder: str | Path | None = None,
+        display: Callable | None,
+    ) -> list[Agent]:
+        """A new run for each of these settings; one that fails before its first iteration leaves no folder."""
+        built = [_build(self.identity["algorithm"], (*self.layers, settings)) for settings in variants]
+        prepared = [
+            _Prepared(self._create(out, loop, config, folder=folder), module, loop, config)
+            for module, loop, config in built
+        ]
+        try:
+            return _train(prepared, self.factory, display=display)
+        except Exception:
+            for run, *_ in reversed(prepared):  # the first one made the parents
+                if not run.progress():
+                    run.discard()
+            raise
+
+    def _create(self, out: str | Path, loop: Any, config: Any, *, folder: str | Path | None) -> Run:
+        return Run.create(
             out,
-            algorithm=algorithm,
+            algorithm=self.identity["algorithm"],
             task=self.factory.name,
             seed=loop.seed,
             config=self.identity | configs.as_dict(loop, config),
             folder=folder,
         )
-        return _Prepared(run, module, loop, config)
 
 
 def _plan(
@@ -300,9 +326,8 @@ def _build(algorithm: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Any, An
     return module, loop, config
 
 
-def _train(
-    prepared: Sequence[_Prepared], factory: EnvFactory, *, display: Callable | None, restore: bool = False
-) -> list[Agent]:
+def _train(prepared: Sequence[_Prepared], factory: EnvFactory, *, display: Callable | None) -> list[Agent]:
+    """Do what is left of these runs: all of it where there is no checkpoint yet."""
     from ccpo.training import Trainer, train_together
 
     tell = display or (lambda _: None)
@@ -312,7 +337,7 @@ def _train(
             locks.enter_context(run.lock())
             trainer = Trainer(run, module, factory, loop=loop, config=config)
             trainers.append(trainer)
-            if restore:
+            if run.steps():
                 trainer.restore()
         if len(trainers) == 1:
             trainers[0].train(tell)

@@ -13,7 +13,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,12 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config_path = path / "config.json"
+        self.config_path, self.manifest_path = path / "config.json", path / "manifest.json"
         self.progress_path, self.rows_path = path / "progress.csv", path / "progress.jsonl"
         self.eval_path = path / "eval.csv"
         self.checkpoints_path = path / "checkpoints"
+        self._lock_path = path / ".lock"
+        self._made: list[Path] = []  # by `create`, innermost first
 
     @classmethod
     def create(
@@ -86,16 +88,27 @@ class Run:
     ) -> "Run":
         """A new run with its config and manifest, in `folder` or in `OUT/<algorithm>-<task>/seed-000-<time>`."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        path = Path(folder) if folder else _new_folder(Path(out) / f"{algorithm}-{task}", f"seed-{seed:03d}-{stamp}")
-        run = cls(path)
+        given = Path(folder) if folder else Path(out) / f"{algorithm}-{task}"
+        missing = [path for path in (given, *given.parents) if not os.path.exists(path)]
+        run = cls(given if folder else _new_folder(given, f"seed-{seed:03d}-{stamp}"))
+        run._made = missing if folder else [run.path, *missing]
         if run.config_path.exists():
-            raise RunError(f"'{path}' already holds a run; continue it with: ccpo train --resume {path}")
-        path.mkdir(parents=True, exist_ok=True)
-        write_json(run.config_path, {"format_version": FORMAT_VERSION, **config})
+            raise RunError(f"'{run.path}' already holds a run; continue it with: ccpo train --resume {run.path}")
+        run.checkpoints_path.mkdir(parents=True, exist_ok=True)
         system = {"platform": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
-        write_json(path / "manifest.json", {"created": stamp, "versions": versions(), "system": system})
-        run.checkpoints_path.mkdir()
+        write_json(run.manifest_path, {"created": stamp, "versions": versions(), "system": system})
+        # last, since it is what makes a folder a run
+        write_json(run.config_path, {"format_version": FORMAT_VERSION, **config})
         return run
+
+    def discard(self) -> None:
+        """Take back what `create` made, of a run that came to nothing; no file or folder of others goes with it."""
+        own = (self.config_path, self.manifest_path, self.progress_path, self.rows_path, self._lock_path)
+        for path in own:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # something else is in it
+            for folder in (self.checkpoints_path, *self._made):
+                folder.rmdir()
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -128,7 +141,7 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for writing; the lock dies with the process."""
-        with open(self.path / ".lock", "w") as file:
+        with open(self._lock_path, "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -166,7 +179,7 @@ class Run:
         """The arrays and the info of a checkpoint, by default the newest; any damage is a FormatError."""
         steps = self.steps()
         if not steps:
-            raise RunError(f"'{self.path}' holds no checkpoint; start again with 'ccpo train'")
+            raise RunError(f"'{self.path}' holds no checkpoint; continue it with: ccpo train --resume {self.path}")
         folder = self.checkpoint_path(steps[-1] if step is None else step)
         info = read_json(folder / "checkpoint.json")
         if info.get("format_version") != FORMAT_VERSION:

@@ -63,6 +63,22 @@ def test_evaluate_writes_the_table_and_the_figure(run, capsys):
     assert (run / "eval.png").stat().st_size > 10_000
 
 
+def test_only_the_default_evaluation_is_called_eval(run, tmp_path, capsys):
+    flags = ["--thresholds", "4,8", "--episodes", "2", "--workers", "1", "--out", str(tmp_path)]
+    other = ["--task", "BalanceBudget-T30"]
+    for more in ([], ["--task", TASK], ["--stochastic"], other, [*other, "--stochastic"]):
+        assert main(["evaluate", str(run), *flags, *more]) == 0
+    names = ("eval", "eval-stochastic", "eval-BalanceBudget-T30", "eval-BalanceBudget-T30-stochastic")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{n}.{kind}" for n in names for kind in ("csv", "png", "svg")
+    }
+    shown = "".join(capsys.readouterr().out.split())
+    assert all(f"{name}.csv" in shown for name in names)
+    tables = [EpisodeTable.read_csv(tmp_path / f"{name}.csv") for name in names]
+    assert [table.task[0] for table in tables] == [TASK, TASK, "BalanceBudget-T30", "BalanceBudget-T30"]
+    assert (tables[0].reward != tables[1].reward).all()
+
+
 def test_evaluation_does_not_depend_on_the_number_of_processes(run, tmp_path):
     tables = []
     for workers in ("1", "2"):

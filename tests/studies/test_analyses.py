@@ -1,6 +1,7 @@
 """The analyses on run folders made by hand: untrained networks, a made-up replay, episodes with known numbers."""
 
 import csv
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from well_formed import check_latex
 
 from ccpo import agent, config, replay
 from ccpo.algorithms import find_algorithm
@@ -183,6 +185,7 @@ def test_q_check_reports(runs, tmp_path):
     assert [path.name for path in paths] == [
         "q-check.csv",
         "q-check.md",
+        "q-check.tex",
         f"q-check-{TASK}.png",
         f"q-check-{TASK}.svg",
     ]
@@ -197,6 +200,8 @@ def test_q_check_reports(runs, tmp_path):
     assert float(rows[2]["correlation"]) == pytest.approx(scipy.stats.pearsonr(a, b).statistic)
     lines = [line for line in paths[1].read_text("utf-8").splitlines() if line.startswith(f"| {TASK}")]
     assert [line.split("|")[2].strip() for line in lines] == ["2", "● 8", "14"]
+    (table,) = check_latex(paths[2].read_text("utf-8"))
+    assert re.findall(r"^.*? & (.*?) & ", table, re.MULTILINE) == ["Threshold", "2", r"$\bullet$ 8", "14"]
     figure = q_check.histograms(q_check.checks_of(runs[0], runs[2:]), "CVPO")
     assert [axis.get_title() for axis in figure.axes[:3]] == ["ε = 2, unseen", "ε = 8, seen", "ε = 14, unseen"]
 
@@ -244,7 +249,7 @@ def test_bound_reports(runs, tmp_path):
     paths = bound.report(runs, tmp_path)
     assert {path.name for path in paths} == {
         *(f"bound-{name}.csv" for name in ("estimates", "thresholds", "rates")),
-        *("bound.md", "bound.png", "bound.svg", "bound-rates.png", "bound-rates.svg"),
+        *("bound.md", "bound.tex", "bound.png", "bound.svg", "bound-rates.png", "bound-rates.svg"),
     }
     estimates = read(tmp_path / "bound-estimates.csv")
     assert [(row["seed"], row["degree"], row["N"]) for row in estimates] == [(s, p, "3") for s in "01" for p in "12"]
@@ -257,6 +262,11 @@ def test_bound_reports(runs, tmp_path):
     page = (tmp_path / "bound.md").read_text("utf-8")
     assert "2 of 2" in page
     assert "nan" not in page
+    estimated, measured, rated = check_latex((tmp_path / "bound.tex").read_text("utf-8"))
+    assert r"& $\sigma$ & K\_c set &" in estimated
+    assert measured.count("2 of 2") == page.count("2 of 2")
+    assert "Spacing & Degree p & N = 5 &" in rated
+    assert "ends & 1 & 0.775 &" in rated
 
 
 def test_the_frontier_knows_its_references(runs):
@@ -274,11 +284,13 @@ def test_the_frontier_knows_its_references(runs):
 def test_frontier_reports(runs, tmp_path):
     pytest.importorskip("matplotlib")
     paths = frontier.report(runs, tmp_path)
-    assert [path.name for path in paths] == ["frontier.csv", "frontier.md", "frontier.png", "frontier.svg"]
+    assert [path.name for path in paths] == [f"frontier.{kind}" for kind in ("csv", "md", "tex", "png", "svg")]
     rows = read(paths[0])
     assert (rows[0]["versatile_seeds"], rows[0]["exhaustive_seeds"], rows[1]["exhaustive_reward"]) == ("2", "1", "")
     lines = [line for line in paths[1].read_text("utf-8").splitlines() if line.startswith(f"| {TASK}")]
     assert [cell.strip() for cell in lines[2].split("|")[-3:-1]] == ["95 %", "90 %"]
+    (table,) = check_latex(paths[2].read_text("utf-8"))
+    assert table.count(r"90 \% \\") == len(GRID)
     figure = frontier.frontier_figure(frontier.compare(runs), "CCPO", "CVPO")
     curve = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 100)
     np.testing.assert_allclose(curve.get_ydata(), 20 * np.sqrt(curve.get_xdata() / 20))

@@ -1,10 +1,10 @@
 """The paper's tables from finished runs, with its figures beside ours."""
 
 import csv
-import re
 
 import pytest
 from miniature import finished_run
+from well_formed import check_latex
 
 from ccpo.errors import RunError
 from ccpo.report.paper import PAPER_EFFICIENCY, PAPER_RESULTS
@@ -53,13 +53,9 @@ def test_ranks_are_by_safety_then_by_reward(main_report):
 
 def test_latex_is_shaded_and_well_formed(main_report):
     text = main_report["tables.tex"].read_text("utf-8")
-    assert text.isascii()
+    assert len(check_latex(text)) == 2
     assert r"\cellcolor[gray]{0.9}855.0 $\pm$ 7.1" in text
     assert r"\textit{710.9 $\pm$ 20.5}" in text
-    for table in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.DOTALL):
-        lines = [line for line in table[1].splitlines() if line.endswith(r"\\")]
-        assert {line.count(" & ") + 1 for line in lines} == {len(table[0])}
-    assert text.count("{") == text.count("}")
 
 
 def test_the_figure_is_drawn(main_report):

@@ -1,4 +1,7 @@
-"""Run episodes at each threshold; print the table, write eval.csv, draw the figure."""
+"""Run episodes at each threshold; print the table, write eval.csv, draw the figure.
+
+An evaluation with --stochastic or in another --task has files of its own, such as eval-CarCircle-stochastic.csv.
+"""
 
 import argparse
 from pathlib import Path
@@ -29,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
     parser.add_argument("--task", help="another environment than the one trained on")
     parser.add_argument(
-        "--out", type=Path, help="folder for eval.csv and the figure (default: the run, or the file's folder)"
+        "--out", type=Path, help="folder for eval*.csv and the figure (default: the run, or the file's folder)"
     )
 
 
@@ -51,7 +54,9 @@ def call(options: argparse.Namespace) -> None:
     )
 
 
-def show_evaluation(trained: "Agent", out: Path, thresholds: list[float] | None = None, **settings: Any) -> None:
+def show_evaluation(
+    trained: "Agent", out: Path, thresholds: list[float] | None = None, *, stochastic: bool = False, **settings: Any
+) -> None:
     """Evaluate, print both tables, write eval.csv and the figure into `out`, and say where they are."""
     import numpy as np
     from rich.console import Console
@@ -70,14 +75,22 @@ def show_evaluation(trained: "Agent", out: Path, thresholds: list[float] | None 
     except OSError as error:
         raise RunError(f"cannot write to '{out}' ({error.strerror}); choose another --out") from None
     with episode_bar(console, total=len(thresholds) * settings["episodes"], task=trained.task) as advance:
-        table = trained.evaluate(thresholds, **settings, advance=advance)
-    table.write_csv(out / "eval.csv")
+        table = trained.evaluate(thresholds, stochastic=stochastic, **settings, advance=advance)
+    stem = out / _name(trained.task, str(table.task[0]), stochastic=stochastic)
+    episodes = Path(f"{stem}.csv")
+    table.write_csv(episodes)
     behaviour = trained.behaviour_thresholds
     console.print(threshold_table(per_threshold(table, behaviour)).rich())
     console.print(summary_table(summarise(table, behaviour)).rich())
-    console.print(f"episodes  {out / 'eval.csv'}", soft_wrap=True, highlight=False)
+    console.print(f"episodes  {episodes}", soft_wrap=True, highlight=False)
     try:
-        for path in save_figure(threshold_figure(table, behaviour), out / "eval"):
+        for path in save_figure(threshold_figure(table, behaviour), stem):
             console.print(f"figure    {path}", soft_wrap=True, highlight=False)
     except MissingExtraError as error:
         console.print(f"no figure: {error}")
+
+
+def _name(trained_on: str, evaluated_in: str, *, stochastic: bool) -> str:
+    """`eval`, and what sets the evaluation apart from the default one, which it must not replace."""
+    other = [evaluated_in] if evaluated_in != trained_on else []
+    return "-".join(["eval", *other, *(["stochastic"] if stochastic else [])])

@@ -18,7 +18,7 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--task", help="a task (ccpo list tasks) or a Gymnasium id that reports info['cost']")
-    what.add_argument("--resume", metavar="RUN", help="continue this run from its newest checkpoint")
+    what.add_argument("--resume", metavar="RUN", help="continue this run from its newest checkpoint, if it has one")
     parser.add_argument("--algorithm", default="ccpo", help="ccpo list algorithms (default: ccpo)")
     parser.add_argument("--preset", default="tuned", help="settings for the task: tuned or faithful (default: tuned)")
     parser.add_argument("--steps", type=float, help="environment steps")

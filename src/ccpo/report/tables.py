@@ -1,15 +1,17 @@
-"""Tables for the terminal and for Markdown: by threshold, and in summary beside the paper's figures."""
+"""Tables for the terminal, Markdown and LaTeX: by threshold, and in summary beside the paper's figures."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from ccpo.metrics import Estimate, Summary, ThresholdRow
+from ccpo.policy_file import PathLike, write_atomically
 from ccpo.report.paper import STATS, display_name, paper_results
 
 SEEN_MARK = "●"
@@ -24,6 +26,16 @@ _LATEX = {letter: f"\\{letter}" for letter in "%_&#{}"} | {
     "–": "--",
     "−": "$-$",
     "·": r"$\cdot$",
+    "≤": r"$\leq$",
+    "√": r"$\surd$",
+    "Σ": r"$\sum$",
+    "²": "$^2$",
+    "½": r"$\frac{1}{2}$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "ε": r"$\varepsilon$",
+    "σ": r"$\sigma$",
+    "ψ": r"$\psi$",
     "…": r"\dots{}",
     SEEN_MARK: r"$\bullet$",
 }
@@ -46,12 +58,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table with rows by task, for the terminal (the task above its rows) or for Markdown (in a column)."""
+    """A table with rows by task, for the terminal (the task above its rows), Markdown or LaTeX (in a column)."""
 
     title: str
     headers: tuple[str, ...]
     rows_by_task: dict[str, list[tuple[Cell, ...]]]
     notes: tuple[str, ...]
+    by: str = "Task"
+    """What the rows are grouped by, where it is not the task."""
 
     def rich(self) -> Table:
         """For `rich.print`: names to the left and not repeated, numbers to the right."""
@@ -80,7 +94,7 @@ class ReportTable:
 
     def markdown(self) -> str:
         """A pipe table whose source is aligned too."""
-        lines = [("Task", *self.headers)]
+        lines = [(self.by, *self.headers)]
         for task, rows in self.rows_by_task.items():
             lines += [(task, *(cell.markdown() for cell in row)) for row in rows]
         lines = [[text.strip().replace("|", "\\|") for text in line] for line in lines]
@@ -93,7 +107,7 @@ class ReportTable:
 
     def latex(self) -> str:
         """A `tabular` for a paper that uses the packages booktabs and colortbl; the title and the notes around it."""
-        head = " & ".join(Cell(text).latex() for text in ("Task", *self.headers))
+        head = " & ".join(Cell(text).latex() for text in (self.by, *self.headers))
         lines = [
             rf"\textbf{{{Cell(self.title).latex()}}}\par",
             rf"\begin{{tabular}}{{ll{'r' * (len(self.headers) - 1)}}}",
@@ -105,7 +119,17 @@ class ReportTable:
             cells = [" & ".join((name, *(cell.latex() for cell in row))) for name, row in zip(names, rows, strict=True)]
             lines += [rf"{text} \\" for text in cells]
         lines += [r"\bottomrule", r"\end{tabular}"]
-        return "\n".join([*lines, *(rf"\par\footnotesize {Cell(note).latex()}" for note in self.notes)]) + "\n"
+        return "\n".join([*lines, *(rf"\par{{\footnotesize {Cell(note).latex()}\par}}" for note in self.notes)]) + "\n"
+
+
+def save_tables(tables: Sequence[ReportTable], stem: PathLike, *, title: str) -> list[Path]:
+    """Write the tables, atomically, as a page of Markdown, `stem.md`, and as LaTeX, `stem.tex`."""
+    page, source = Path(f"{stem}.md"), Path(f"{stem}.tex")
+    write_atomically(
+        page, "\n\n".join([f"# {title}", *(table.markdown().strip() for table in tables)]).encode() + b"\n"
+    )
+    write_atomically(source, "\n\\bigskip\n\n".join(table.latex() for table in tables).encode())
+    return [page, source]
 
 
 def threshold_table(rows: Sequence[ThresholdRow]) -> ReportTable:

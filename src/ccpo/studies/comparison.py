@@ -12,9 +12,18 @@ from ccpo.metrics import EpisodeTable, Estimate, estimate, summarise
 from ccpo.report.figures import save_figure, threshold_figure
 from ccpo.report.paper import PAPER_EFFICIENCY, STATS, Value, display_name, paper_results
 from ccpo.report.statistics import Score, average_over_tasks, rank, safest
-from ccpo.report.tables import PAPER, SHADED, Cell, ReportTable, interval, number, one_or_range, reward_digits
-from ccpo.runs import write_atomic
-from ccpo.studies.analyses import write_csv, write_markdown
+from ccpo.report.tables import (
+    PAPER,
+    SHADED,
+    Cell,
+    ReportTable,
+    interval,
+    number,
+    one_or_range,
+    reward_digits,
+    save_tables,
+)
+from ccpo.studies.analyses import write_csv
 from ccpo.studies.plan import FinishedRun
 
 AVERAGED = "Averaged Score"
@@ -53,13 +62,11 @@ class Comparison:
         by = "CV for R and CV, by CV-G for R-G and CV-G" if "CV-G" in self.stats else "CV"
         note = f"ours: seeds {seeds} · marked: the {marked}, by {by}"
         tables = [self._table(estimates, note), self._interval_table(estimates)]
-        write_atomic(folder / "tables.tex", "\n\\bigskip\n\n".join(table.latex() for table in tables))
-        paths = [
-            write_markdown(folder / "tables.md", "Methods side by side", tables),
-            folder / "tables.tex",
+        return [
+            *save_tables(tables, folder / "tables", title="Methods side by side"),
             write_csv(folder / "numbers.csv", self._rows(estimates)),
+            *_figures(episodes, folder),
         ]
-        return paths + _figures(episodes, folder)
 
     def _table(self, estimates: Estimates, note: str) -> ReportTable:
         """Mean ± std over seeds, on each grid, with the paper's figures below."""

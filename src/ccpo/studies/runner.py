@@ -1,7 +1,7 @@
 """Doing the runs of a study: each once, however many processes take part and however often they are killed.
 
 Beside a run's folder lies a lock that dies with its holder, on this machine or on another with the same files. A run
-is finished when its `eval.csv` is there; what was killed continues from its newest checkpoint, bit for bit.
+is finished when its `eval.csv` is there; what was killed continues, bit for bit.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from pathlib import Path
 from ccpo import agent
 from ccpo.combination import combine
 from ccpo.errors import RunError
-from ccpo.runs import FORMAT_VERSION, read_json, versions, write_atomic, write_json
+from ccpo.runs import FORMAT_VERSION, Run, read_json, versions, write_atomic, write_json
 from ccpo.studies.plan import FinishedRun, RunPlan
 
 PLAN_FILE, ERROR_FILE = "plan.json", "error.txt"
@@ -87,7 +87,7 @@ class Place:
 
     def _train(self) -> agent.Agent:
         plan = self.plan
-        if any(self.path.glob("checkpoints/step_*")):
+        if Run(self.path).config_path.is_file():
             return agent.resume(self.path)
         self._start_anew()
         settings = {**plan.overrides, "seed": plan.seed, "behaviour_thresholds": plan.thresholds}

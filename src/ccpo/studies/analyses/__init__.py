@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ccpo.policy_file import write_atomically
-from ccpo.report.tables import ReportTable
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -20,19 +19,6 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     writer.writerows(rows)
     write_atomically(path, text.getvalue().encode())
     return path
-
-
-def write_markdown(path: Path, title: str, parts: Sequence[ReportTable | str]) -> Path:
-    """A page of tables and paragraphs."""
-    texts = [part if isinstance(part, str) else part.markdown() for part in parts]
-    write_atomically(path, "\n\n".join([f"# {title}", *(text.strip() for text in texts)]).encode() + b"\n")
-    return path
-
-
-def pipe_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table: names to the left, numbers to the right."""
-    rule = ["---", *["---:"] * (len(headers) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (headers, rule, *rows))
 
 
 def over_seeds(values: Sequence[float] | np.ndarray, digits: int) -> str:

@@ -17,9 +17,9 @@ from ccpo.maths.returns import Horizon
 from ccpo.metrics import EpisodeTable, is_seen, violation
 from ccpo.report.figures import COLOURS, DASHED, DOTTED, GUIDE, INK, STYLE, save_figure
 from ccpo.report.paper import display_name
-from ccpo.report.tables import SEEN_MARK, Cell, ReportTable
+from ccpo.report.tables import SEEN_MARK, Cell, ReportTable, save_tables
 from ccpo.runs import Run
-from ccpo.studies.analyses import over_seeds, pipe_table, write_csv, write_markdown
+from ccpo.studies.analyses import over_seeds, write_csv
 from ccpo.studies.analyses.learned import Learned, critic_inputs, draw, load, versatile
 from ccpo.studies.plan import FinishedRun
 
@@ -76,12 +76,12 @@ def report(runs: Sequence[FinishedRun], folder: Path) -> list[Path]:
     fits = [fit for fit, _ in pairs]
     rows = [row for fit, run in pairs for row in rows_of(fit, EpisodeTable.read_csv(Run(run.path).eval_path))]
     rates = rate_rows()
-    page = [_estimate_table(fits), _threshold_table(rows), _RATES_INTRODUCTION, _rate_table(rates)]
+    tables = [_estimate_table(fits), _threshold_table(rows), _rate_table(rates)]
     return [
         write_csv(folder / "bound-estimates.csv", [_plain_fit(fit) for fit in fits]),
         write_csv(folder / "bound-thresholds.csv", [row._asdict() for row in rows]),
         write_csv(folder / "bound-rates.csv", rates),
-        write_markdown(folder / "bound.md", "Theorem 1 and Proposition 1 as numbers", page),
+        *save_tables(tables, folder / "bound", title="Theorem 1 and Proposition 1 as numbers"),
         *save_figure(bound_figure(rows), folder / "bound"),
         *save_figure(rate_figure(), folder / "bound-rates"),
     ]
@@ -249,21 +249,10 @@ def _threshold_table(rows: Sequence[Row]) -> ReportTable:
     return ReportTable("Predicted and measured violation", headers, rows_by_task, notes)
 
 
-_RATES_INTRODUCTION = (
-    "**The rate over N**\n\nsup √h over [0, 1] for N evenly spaced thresholds: all that the bound owes to N. Remark 1 "
-    "says that the rate β grows with p. In the limit it does not: it is ½ for every p, with the factor B = p + 1, so "
-    "that for the same σ a higher degree makes the bound larger. Over few thresholds the slope depends on their "
-    "spacing: with both ends it falls with p; at midpoints it grows, from a start that is so much higher. What a "
-    "higher degree can buy is a smaller σ (first table)."
-)
-
-
-def _rate_table(rates: Sequence[dict[str, Any]]) -> str:
-    small, large = (f"β, N = {counts[0]} to {counts[-1]}" for counts in (COUNTS, LARGE_COUNTS))
-    headers = ("Spacing", "p", *(f"N = {n}" for n in COUNTS), small, large, "limit of β", "B")
-    rows = [
-        (
-            row["spacing"],
+def _rate_table(rates: Sequence[dict[str, Any]]) -> ReportTable:
+    rows_by_spacing: dict[str, list[tuple[Cell, ...]]] = {}
+    for row in rates:
+        texts = (
             str(row["degree"]),
             *(f"{row[f'N={n}']:.3f}" for n in COUNTS),
             f"{row['rate']:.3f}",
@@ -271,12 +260,18 @@ def _rate_table(rates: Sequence[dict[str, Any]]) -> str:
             "½",
             str(row["degree"] + 1),
         )
-        for row in rates
-    ]
-    note = (
-        "ends: both ends of the range are behaviour thresholds · midpoints: of N equal parts, as 20, 40, 60 in 10 to 70"
+        rows_by_spacing.setdefault(row["spacing"], []).append(tuple(map(Cell, texts)))
+    small, large = (f"β, N = {counts[0]} to {counts[-1]}" for counts in (COUNTS, LARGE_COUNTS))
+    headers = ("Degree p", *(f"N = {n}" for n in COUNTS), small, large, "limit of β", "B")
+    notes = (
+        "sup √h over [0, 1] for N evenly spaced thresholds: all that the bound owes to N · ends: both ends of the "
+        "range are behaviour thresholds · midpoints: of N equal parts, as 20, 40, 60 in 10 to 70",
+        "Remark 1 says that the rate β grows with p. In the limit it does not: it is ½ for every p, with the factor "
+        "B = p + 1, so that for the same σ a higher degree makes the bound larger. Over few thresholds the slope "
+        "depends on their spacing: with both ends it falls with p; at midpoints it grows, from a start that is so much "
+        "higher. What a higher degree can buy is a smaller σ (first table).",
     )
-    return f"{pipe_table(headers, rows)}\n\n{note}"
+    return ReportTable("The rate over N", headers, rows_by_spacing, notes, by="Spacing")
 
 
 def bound_figure(rows: Sequence[Row]) -> Any:

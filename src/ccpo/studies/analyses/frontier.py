@@ -16,9 +16,9 @@ from ccpo.errors import RunError, require
 from ccpo.metrics import EpisodeTable, is_seen, violation
 from ccpo.report.figures import COLOURS, DASHED, DOTTED, FORBIDDEN, GUIDE, INK, STYLE, save_figure
 from ccpo.report.paper import display_name
-from ccpo.report.tables import SAFE, SEEN_MARK, UNSAFE, Cell, ReportTable
+from ccpo.report.tables import SAFE, SEEN_MARK, UNSAFE, Cell, ReportTable, save_tables
 from ccpo.runs import Run
-from ccpo.studies.analyses import over_seeds, write_csv, write_markdown
+from ccpo.studies.analyses import over_seeds, write_csv
 from ccpo.studies.analyses.learned import single, tasks, versatile
 from ccpo.studies.plan import FinishedRun
 
@@ -62,7 +62,7 @@ def report(runs: Sequence[FinishedRun], folder: Path) -> list[Path]:
     reference = next((run.label for run in single(runs)), "single-threshold agent")
     return [
         write_csv(folder / "frontier.csv", [_plain(comparison) for comparison in comparisons]),
-        write_markdown(folder / "frontier.md", "Frontier", [_table(comparisons, name, reference)]),
+        *save_tables([_table(comparisons, name, reference)], folder / "frontier", title="Frontier"),
         *save_figure(frontier_figure(comparisons, name, reference), folder / "frontier"),
     ]
 

@@ -15,8 +15,8 @@ from ccpo.errors import RunError, require
 from ccpo.metrics import is_seen
 from ccpo.report.figures import COLOURS, DASHED, DOTTED, GUIDE, INK, STYLE, save_figure
 from ccpo.report.paper import display_name
-from ccpo.report.tables import SEEN_MARK, Cell, ReportTable
-from ccpo.studies.analyses import over_seeds, write_csv, write_markdown
+from ccpo.report.tables import SEEN_MARK, Cell, ReportTable, save_tables
+from ccpo.studies.analyses import over_seeds, write_csv
 from ccpo.studies.analyses.learned import Learned, draw, episodic_q_cost, load, single, tasks, versatile
 from ccpo.studies.plan import FinishedRun
 
@@ -81,7 +81,7 @@ def report(runs: Sequence[FinishedRun], folder: Path) -> list[Path]:
     ]
     paths = [
         write_csv(folder / "q-check.csv", rows),
-        write_markdown(folder / "q-check.md", "Q check", [_table(checks, _reference_name(runs))]),
+        *save_tables([_table(checks, _reference_name(runs))], folder / "q-check", title="Q check"),
     ]
     for task in tasks(runs):
         of_task = [check for check in checks if check.task == task]
