@@ -36,8 +36,14 @@ def test_windows_are_consecutive_steps_of_one_lane_and_only_of_what_is_stored(ke
 
 def test_recent_steps_are_of_the_lane_asked_for_and_new(key):
     lane = jax.numpy.array([[0, 1, 2]] * 200)
-    steps = replay.sample_recent(filled(5), key, lane, recent=5)
+    steps = replay.recent_steps(filled(5), jax.random.uniform(key, lane.shape), lane, recent=5)
     time, found = np.divmod(np.asarray(steps.reward), 100)
     np.testing.assert_array_equal(found, lane)
     assert time.min() == 15
     assert time.max() == 19
+
+
+def test_whole_numbers_are_even_and_never_beyond_the_last(key):
+    drawn = np.asarray(replay.whole(jax.random.uniform(key, (30_000,)), 3))
+    np.testing.assert_allclose(np.bincount(drawn), 10_000, rtol=0.05)
+    assert int(replay.whole(np.float32(1.0) - np.float32(2.0**-24), 2**24 - 1)) == 2**24 - 2

@@ -141,7 +141,7 @@ class Trainer:
         self.run, self.algorithm, self.factory, self.loop, self.config = run, algorithm, factory, loop, config
         self.problem = make_problem(factory.spec, loop)
         self.schedule = _Schedule(loop, self.problem)
-        self.state = algorithm.init(config, self.problem, jax.random.key(loop.seed))
+        self.state = jax.jit(partial(algorithm.init, config, self.problem))(jax.random.key(loop.seed))
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0

@@ -48,9 +48,21 @@ def neighbours(distance: float, count: int = 8) -> tuple[jax.Array, jax.Array]:
     return mean, jnp.full(mean.shape, 0.3)
 
 
+def noise(key: jax.Array, mean: jax.Array, count: int) -> jax.Array:
+    return jax.random.normal(key, (mean.shape[1], count, mean.shape[2]))
+
+
+def test_mixture_deals_samples_out_evenly(key):
+    """Three policies, four samples in each of 30 states: 40 of each, and in every state one at least."""
+    mean = jnp.broadcast_to(jnp.arange(3.0)[:, None, None], (3, 30, 1))
+    action = np.asarray(gaussian.mix(jnp.zeros((30, 4, 1)), mean, jnp.ones_like(mean)))[..., 0]
+    assert [int((action == i).sum()) for i in range(3)] == [40, 40, 40]
+    assert all(set(row) == {0.0, 1.0, 2.0} for row in action)
+
+
 def test_mixture_of_equal_policies_is_plain_sampling(key):
     mean, std = neighbours(0.0)
-    action = gaussian.sample_mixture(key, mean, std, count=16)
+    action = gaussian.mix(noise(key, mean, 16), mean, std)
     log_weights = gaussian.mixture_log_weights(action, mean, std)
     assert action.shape == (1, 16, 2)
     np.testing.assert_allclose(log_weights, 0.0, atol=1e-5)
@@ -61,7 +73,7 @@ def test_mixture_weights_are_bounded_and_give_each_policy_its_own_mean(key):
     mean, std = neighbours(4.0)
     errors = {}
     for count in (64, 65_536):
-        action = gaussian.sample_mixture(key, mean, std, count=count)
+        action = gaussian.mix(noise(key, mean, count), mean, std)
         log_weights = gaussian.mixture_log_weights(action, mean, std)
         assert float(log_weights.max()) <= np.log(len(mean)) + 1e-5
         weights = jax.nn.softmax(log_weights, axis=-1)
@@ -74,7 +86,7 @@ def test_mixture_leaves_several_effective_samples_where_one_policy_would_not(key
     """Means 4 scales apart in each of two actions, K = 16: the mixture serves the far end, samples of one do not."""
     mean, std = neighbours(4.0)
     mean, std = (jnp.broadcast_to(x, (8, 200, 2)) for x in (mean, std))
-    mixed = gaussian.mixture_log_weights(gaussian.sample_mixture(key, mean, std, count=16), mean, std)
+    mixed = gaussian.mixture_log_weights(gaussian.mix(noise(key, mean, 16), mean, std), mean, std)
     action = gaussian.sample(key, mean[0], std[0], count=16)
     far = gaussian.log_density(action, mean[-1][:, None], std[-1][:, None])
     near = gaussian.log_density(action, mean[0][:, None], std[0][:, None])

@@ -370,10 +370,9 @@ def _decayed(config: Config, experience: Experience, change: Any) -> Any:
 
 def relabel(config: Config, problem: Problem, threshold: Array, progress: Array, key: Array) -> Array:
     """In fine-tuning, a share of the transitions serves thresholds drawn from the whole range: [B] → [B]."""
-    choose_key, draw_key = jax.random.split(key)
-    drawn = _spread(problem, jax.random.uniform(draw_key, threshold.shape))
+    choice, place = jax.random.uniform(key, (2, *threshold.shape))
     share = jnp.where(fine_tuning(config, progress), config.relabel_share, 0.0)
-    return jnp.where(jax.random.uniform(choose_key, threshold.shape) < share, drawn, threshold)
+    return jnp.where(choice < share, _spread(problem, place), threshold)
 
 
 def _spread(problem: Problem, unit: Array) -> Array:
@@ -428,14 +427,12 @@ def draw_conditions(config: Config, problem: Problem, experience: Experience, ke
     [P, B]: the B of a pool are neighbours, which share states and action samples.
     """
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
-    index_key, draw_key, choose_key = jax.random.split(key, 3)
     count, pools = config.conditions, config.conditions // config.sharing
-    offset = jax.random.randint(index_key, (), 0, len(behaviour))
-    seen = behaviour[(jnp.arange(pools) + offset) % len(behaviour)]
-    strata = (jnp.arange(count) + jax.random.uniform(draw_key, (count,))) / count
-    unseen = _spread(problem, strata).reshape(pools, config.sharing)
+    first, choice, place = jnp.split(jax.random.uniform(key, (1 + pools + count,)), (1, 1 + pools))
+    seen = behaviour[(jnp.arange(pools) + replays.whole(first, len(behaviour))) % len(behaviour)]
+    unseen = _spread(problem, (jnp.arange(count) + place) / count).reshape(pools, config.sharing)
     share = jnp.where(fine_tuning(config, experience.progress), config.unseen_share, 0.0)
-    return jnp.where((jax.random.uniform(choose_key, (pools,)) < share)[:, None], unseen, seen[:, None])
+    return jnp.where((choice < share)[:, None], unseen, seen[:, None])
 
 
 def draw_states(config: Config, problem: Problem, experience: Experience, thresholds: Array, key: Array) -> Transition:
@@ -443,13 +440,13 @@ def draw_states(config: Config, problem: Problem, experience: Experience, thresh
     proportion that interpolates between them: [...] → Transition of [...]."""
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     position = jnp.interp(thresholds, behaviour, jnp.arange(len(behaviour), dtype=jnp.float32))
-    round_key, lane_key, age_key = jax.random.split(key, 3)
-    upper = jax.random.uniform(round_key, thresholds.shape) < position - jnp.floor(position)
-    index = jnp.floor(position).astype(jnp.int32) + upper
+    rounding, place, age = jax.random.uniform(key, (3, *thresholds.shape))
+    lower = jnp.floor(position)
+    index = lower.astype(jnp.int32) + (rounding < position - lower)
     lanes = problem.lanes_per_threshold
-    lane = index * lanes + jax.random.randint(lane_key, thresholds.shape, 0, lanes)
+    lane = index * lanes + replays.whole(place, lanes)
     recent = max(1, round(config.recent_episodes * problem.spec.episode_length))
-    return replays.sample_recent(experience.replay, age_key, lane, recent=recent)
+    return replays.recent_steps(experience.replay, age, lane, recent=recent)
 
 
 def cost_target(config: Config, problem: Problem, state: State, thresholds: Array, progress: Array) -> Array:
@@ -510,32 +507,36 @@ class Pool(NamedTuple):
 def draw_pool(config: Config, problem: Problem, state: State, thresholds: Array, obs: Array, *, key: Array) -> Pool:
     """Actions for thresholds [P, B] in states obs [P, S, O].
 
-    Where the neighbours' policies differ so much that too few samples would count, one of them takes the place of all.
+    Where the neighbours' policies differ so much that too few samples would count, one of them, each in its turn,
+    takes the place of all.
     """
-    sample_key, choose_key = jax.random.split(key)
     shape = (*thresholds.shape, obs.shape[1])
     condition = jnp.broadcast_to(thresholds[..., None], shape)
     mean, std = policy(
         config, problem, state.actor_old, jnp.broadcast_to(obs[:, None], (*shape, obs.shape[-1])), condition
     )
-    chosen = jax.random.randint(choose_key, thresholds.shape[:1], 0, config.sharing)
+    noise = jax.random.normal(key, (*obs.shape[:2], config.action_samples, mean.shape[-1]))
 
     def sample(thresholds: Array, mean: Array, std: Array) -> Pool:
-        action = gaussian.sample_mixture(sample_key, mean, std, count=config.action_samples)
+        action = gaussian.mix(noise, mean, std)
         log_weights = gaussian.mixture_log_weights(action, mean, std)
         effective = gaussian.effective_share(log_weights).mean(axis=(1, 2))
         return Pool(thresholds, mean, std, action, log_weights, effective)
-
-    def settle(x: Array, alone: Array) -> Array:
-        index, alone = (v.reshape(-1, *[1] * (x.ndim - 1)) for v in (chosen, alone))
-        return jnp.where(alone, jnp.take_along_axis(x, index, axis=1), x)
 
     pool = sample(thresholds, mean, std)
     if config.sharing == 1:
         return pool
     alone = pool.effective < config.sharing_min
-    settled = sample(*(settle(x, alone) for x in (thresholds, mean, std)))
-    return settled._replace(effective=pool.effective)
+
+    def settle(x: Array) -> Array:
+        one = jax.lax.dynamic_index_in_dim(x, state.updates % config.sharing, axis=1)
+        return jnp.where(alone.reshape(-1, *[1] * (x.ndim - 1)), one, x)
+
+    def resample() -> Pool:
+        settled = sample(*(settle(x) for x in (thresholds, mean, std)))
+        return settled._replace(effective=pool.effective)
+
+    return jax.lax.cond(alone.any(), resample, lambda: pool)
 
 
 def pool_q(config: Config, problem: Problem, params: dict, inputs: Array, pool: Pool) -> Array:

@@ -18,17 +18,19 @@ def sample(key: Array, mean: Array, std: Array, *, count: int) -> Array:
     return mean[..., None, :] + std[..., None, :] * noise
 
 
-def sample_mixture(key: Array, mean: Array, std: Array, *, count: int) -> Array:
-    """`count` actions of the even mixture of the B Gaussians along the third-last axis, stratified over them.
+def mix(noise: Array, mean: Array, std: Array) -> Array:
+    """Actions of the even mixture of the B Gaussians along the third-last axis, made of N(0, 1) noise.
 
-    [..., B, S, A] → [..., S, K, A].
+    Samples are dealt out to the Gaussians in turn, in each state from another one on, so all have the same share.
+    noise [..., S, K, A], mean and std [..., B, S, A] → [..., S, K, A].
     """
-    *lead, components, states, size = mean.shape
-    noise_key, offset_key = jax.random.split(key)
-    offset = jax.random.randint(offset_key, (*lead, states, 1), 0, components)
-    component = (offset + jnp.arange(count, dtype=offset.dtype).reshape(*[1] * len(lead), 1, count)) % components
-    mean, std = (jnp.take_along_axis(jnp.swapaxes(x, -3, -2), component[..., None], axis=-2) for x in (mean, std))
-    return mean + std * jax.random.normal(noise_key, (*lead, states, count, size))
+    components, (states, count) = mean.shape[-3], noise.shape[-3:-1]
+    turn = (jnp.arange(states)[:, None] + jnp.arange(count)[None, :]) % components
+    dealt = turn[None] == jnp.arange(components)[:, None, None]
+    dealt = dealt.reshape(*[1] * (mean.ndim - 3), *dealt.shape, 1)
+    # A masked sum: a gather of so few numbers takes several times as long on CPU.
+    mean, std = (jnp.sum(jnp.where(dealt, x[..., None, :], 0.0), axis=-4) for x in (mean, std))
+    return mean + std * noise
 
 
 def mixture_log_weights(action: Array, mean: Array, std: Array) -> Array:

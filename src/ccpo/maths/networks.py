@@ -25,9 +25,24 @@ def init_mlp(key: Array, sizes: Sequence[int], *, last_gain: float = 1.0) -> lis
     ]
 
 
+@jax.custom_vjp
+def matmul(x: Array, weight: Array) -> Array:
+    """x W, whose gradient xᵀg is the product of an explicit transpose: faster on CPU than a transposed product."""
+    return x @ weight
+
+
+def _matmul_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, weight = saved
+    rows, columns = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+    return g @ weight.T, jax.lax.optimization_barrier(rows.T) @ columns
+
+
+matmul.defvjp(lambda x, weight: (x @ weight, (x, weight)), _matmul_backward)
+
+
 def dense(layer: Layer, x: Array) -> Array:
     """x W + b."""
-    y = x @ layer["weight"]
+    y = matmul(x, layer["weight"])
     return y + jnp.broadcast_to(layer["bias"], y.shape)
 
 
@@ -70,7 +85,7 @@ def _joint_mlp(layers: Sequence[Layer], obs: Array, action: Array) -> Array:
     first, rest = layers[0], layers[1:]
     size = obs.shape[-1]
     from_obs = dense({"weight": first["weight"][:size], "bias": first["bias"]}, obs)
-    hidden = jax.nn.relu(from_obs[..., None, :] + action @ first["weight"][size:])
+    hidden = jax.nn.relu(from_obs[..., None, :] + matmul(action, first["weight"][size:]))
     return mlp(rest, hidden)
 
 
