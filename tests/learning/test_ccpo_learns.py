@@ -14,29 +14,23 @@ from ccpo.envs.registry import find_task
 pytestmark = pytest.mark.long
 
 SMALL = {
-    "steps": 36_000,
+    "steps": 120_000,
     "warmup_steps": 1_200,
     "hidden": (64, 64),
     "batch": 128,
     "states": 32,
-    "updates_per_step": 0.5,
+    "updates_per_step": 0.15,
     "mstep_kl_std_bound": 0.0002,
     "mstep_multiplier_rate": 0.01,
     "discount": 0.9,
-    "constraint_gain": 0.3,
-    "recovery_share": 1.0,
-    "normalise_observations": False,
-    "steady_critic": False,
-    "feedback_rate": 0.1,
-    "violation_margin": 0.0,
-    "rate_decay": 0.9,
-}
-NOISY = {
-    "feedback_rate": 0.2,
     "pretrain_share": 0.2,
     "relabel_share": 0.7,
     "unseen_share": 0.8,
-    "violation_margin": 1.0,
+    "constraint_gain": 0.05,
+    "normalise_observations": False,
+    "feedback_rate": 0.1,
+    "violation_margin": 0.0,
+    "rate_decay": 0.9,
 }
 
 
@@ -61,7 +55,7 @@ def learn(task: str, out, **settings):
     [
         ("StaticBudget", {}),
         ("StaticBudget-T20-C100", {}),
-        ("StaticBudget-T500-C0.01", {"rollout_length": 100, "feedback_rate": 0.3}),
+        ("StaticBudget-T500-C0.01", {"rollout_length": 100}),
     ],
 )
 def test_static(task, settings, tmp_path):
@@ -73,7 +67,7 @@ def test_static(task, settings, tmp_path):
 
 @pytest.mark.parametrize("task", ["DriftBudget"])
 def test_dynamic(task, tmp_path):
-    reward, cost, _ = learn(task, tmp_path, **NOISY)
+    reward, cost, _ = learn(task, tmp_path, feedback_rate=0.2, violation_margin=2.0)
     assert (reward >= 0.9).all(), reward
     assert (cost <= 1.05).all(), cost
 
