@@ -16,7 +16,7 @@ from ccpo import runs, trees
 from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, ConfigError, FormatError, NumericalError, RunError
 from ccpo.runs import Run
-from ccpo.training import train_together
+from ccpo.training import Trainer, train_together
 from helpers import TASK, TINY, make_trainer
 
 
@@ -171,6 +171,26 @@ def test_one_bad_seed_of_several_leaves_no_folder(tmp_path):
     with pytest.raises(ConfigError, match="seed=-1"):
         ccpo.train_seeds(TASK, seeds=(0, -1), out=tmp_path, **TINY)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_best_of_several_starts_goes_on_and_a_kill_changes_nothing(tmp_path, monkeypatch):
+    settings = {"starts": 2, "start_share": 0.3, "checkpoint_every": 120}
+    whole = train(tmp_path / "whole", **settings).run
+    rewards = [np.mean([row["rollout/ep_rew_mean"] for row in whole.start(i).progress()][-1:]) for i in range(2)]
+    best, first = whole.start(int(np.argmax(rewards))), whole.progress()[0]
+    assert rewards[0] != rewards[1]
+    assert first["steps"] == 2 * 240 + 120  # the steps of both starts count
+    assert whole.progress()[-1]["steps"] == TINY["steps"]
+    assert first["rollout/cumulative_cost"] > best.progress()[-1]["rollout/cumulative_cost"]
+
+    account, count = Trainer._account, iter(range(3))
+    monkeypatch.setattr(Trainer, "_account", lambda *a, **k: (next(count), account(*a, **k)))
+    with pytest.raises(RuntimeError):  # in the middle of the second start
+        train(tmp_path / "cut", **settings)
+    monkeypatch.setattr(Trainer, "_account", account)
+    (path,) = (tmp_path / "cut").glob("*/*")
+    assert_same(final_arrays(ccpo.resume(path).run.path), final_arrays(whole.path))
+    assert rows_without_time(path) == rows_without_time(whole.path)
 
 
 def test_no_worker_outlives_its_parent(tmp_path):

@@ -280,7 +280,7 @@ class _Plan(NamedTuple):
             return _train(prepared, self.factory, display=display)
         except Exception:
             for run, *_ in reversed(prepared):  # the first one made the parents
-                if not run.progress():
+                if not run.has_begun():
                     run.discard()
             raise
 
@@ -339,6 +339,8 @@ def _train(prepared: Sequence[_Prepared], factory: EnvFactory, *, display: Calla
             trainers.append(trainer)
             if run.steps():
                 trainer.restore()
+            elif loop.starts > 1:
+                trainer.begin(tell)
         if len(trainers) == 1:
             trainers[0].train(tell)
         else:

@@ -25,6 +25,7 @@ from safetensors.numpy import load_file, save_file
 from ccpo.errors import FormatError, RunError
 
 FORMAT_VERSION = 1
+STARTS = "starts"
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -106,6 +107,7 @@ class Run:
         own = (self.config_path, self.manifest_path, self.progress_path, self.rows_path, self._lock_path)
         for path in own:
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / STARTS, ignore_errors=True)
         with suppress(OSError):  # something else is in it
             for folder in (self.checkpoints_path, *self._made):
                 folder.rmdir()
@@ -125,6 +127,16 @@ class Run:
                 f"'{self.config_path}' has another format version than {FORMAT_VERSION}; use a matching ccpo"
             )
         return content
+
+    def start(self, index: int) -> "Run":
+        """The folder, inside this run's, of one of several starts."""
+        run = Run(self.path / STARTS / str(index))
+        run.path.mkdir(parents=True, exist_ok=True)
+        return run
+
+    def has_begun(self) -> bool:
+        """Whether there is anything to go on from."""
+        return any(run.progress() for run in (self, *map(Run, (self.path / STARTS).glob("*"))))
 
     def progress(self) -> list[dict[str, Any]]:
         """The rows logged so far; what comes after a line cut by a crash is left out."""

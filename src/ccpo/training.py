@@ -51,6 +51,10 @@ class LoopConfig(Settings):
         low=0,
         high=0.999,
     )
+    starts: int = setting(
+        1, "independent starts, of which the one that earns most goes on; the steps of all count", low=1, high=100
+    )
+    start_share: float = setting(0.2, "the share of the run that each of several starts takes", above=0, high=0.5)
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
     replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
     checkpoint_every: int = setting(20_000, "environment steps between checkpoints", low=1)
@@ -70,6 +74,11 @@ class LoopConfig(Settings):
         if self.deployed_lanes > self.lanes_per_threshold:
             raise ConfigError(
                 f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}"
+            )
+        if self.starts > 1 and self.starts * self.start_share >= 1.0:
+            raise ConfigError(
+                f"starts={self.starts} of start_share={self.start_share:g} each leave nothing to go on with; "
+                "give fewer or shorter starts"
             )
 
 
@@ -110,17 +119,25 @@ Turns = Generator[tuple, tuple, None]
 class _Schedule:
     """Which iteration does what: all of it follows from the settings, none of it from the clock."""
 
-    def __init__(self, loop: LoopConfig, problem: Problem) -> None:
+    def __init__(self, loop: LoopConfig, problem: Problem, *, is_start: bool) -> None:
         self.rollout = loop.rollout_length or problem.spec.episode_length
         self.steps_each = self.rollout * problem.lanes
         self.iterations = math.ceil(loop.steps / self.steps_each)
+        self.start_iterations = math.ceil(loop.start_share * self.iterations) if loop.starts > 1 else 0
+        self.adoption = loop.starts * self.start_iterations
+        self.end = self.start_iterations if is_start else self.iterations
+        self._pace = loop.starts if is_start else 1
         self._every = max(1, round(loop.checkpoint_every / self.steps_each))
         self._correlation = loop.noise_correlation
         self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
         self.slots = self.rollout * max(1, loop.replay_steps // self.steps_each)
 
+    def progress_after(self, iteration: int) -> np.float32:
+        """The share of the run that is over; all starts together take the same part of it."""
+        return np.float32(self._pace * (iteration + 1) / self.iterations)
+
     def checkpoints_after(self, iteration: int) -> bool:
-        return (iteration + 1) % self._every == 0 or iteration + 1 == self.iterations
+        return (iteration + 1) % self._every == 0 or iteration + 1 in (self.adoption, self.end)
 
     def order(self, iteration: int, acting: Acting) -> Order:
         return Order(
@@ -136,15 +153,26 @@ class _Schedule:
 class Trainer:
     """A run in progress: learner state, replay, the policy that acts next, counters."""
 
-    def __init__(self, run: Run, algorithm: ModuleType, factory: EnvFactory, *, loop: LoopConfig, config: Any) -> None:
+    def __init__(
+        self,
+        run: Run,
+        algorithm: ModuleType,
+        factory: EnvFactory,
+        *,
+        loop: LoopConfig,
+        config: Any,
+        start: int | None = None,
+    ) -> None:
         use_compilation_cache()
         self.run, self.algorithm, self.factory, self.loop, self.config = run, algorithm, factory, loop, config
         self.problem = make_problem(factory.spec, loop)
-        self.schedule = _Schedule(loop, self.problem)
-        self.state = jax.jit(partial(algorithm.init, config, self.problem))(jax.random.key(loop.seed))
+        self.schedule = _Schedule(loop, self.problem, is_start=start is not None)
+        self.seed = loop.seed if start is None else _start_seed(loop.seed, start)
+        self.state = jax.jit(partial(algorithm.init, config, self.problem))(jax.random.key(self.seed))
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
+        self._steps_before = (start or 0) * self.schedule.start_iterations * self.schedule.steps_each
 
     @property
     def steps(self) -> int:
@@ -158,15 +186,33 @@ class Trainer:
         while material is not None:
             material = _send(turns, learn(*material))
 
+    def begin(self, display: Display = lambda _: None) -> None:
+        """Train, or continue, several starts and take over the one whose latest episodes earned most."""
+        starts = []
+        for index in range(self.loop.starts):
+            run = self.run.start(index)
+            start = Trainer(run, self.algorithm, self.factory, loop=self.loop, config=self.config, start=index)
+            if run.steps():
+                start.restore()
+            start.train(display)
+            starts.append(start)
+        best = max(starts, key=lambda start: _latest_reward(start.run))
+        self.state, self.replay = best.state, best.replay
+        self.acting = self.algorithm.acting(self.config, self.problem, self.state)
+        self.iteration = self.schedule.adoption
+        self.cumulative_cost = sum(start.cumulative_cost for start in starts)
+        self.seconds = sum(start.seconds for start in starts)
+        self.save()
+
     def turns(self, display: Display) -> Turns:
         """The remaining iterations, one a turn: yields what there is to learn from, is sent what was learnt."""
-        if self.iteration >= self.schedule.iterations:
+        if self.iteration >= self.schedule.end:
             return
         log = ProgressLog(self.run, upto_step=self.steps)
         workers = Collector(
             self.factory,
             self.problem,
-            seed=self.loop.seed,
+            seed=self.seed,
             steps=self.schedule.rollout,
             workers=self.loop.workers,
         )
@@ -174,12 +220,12 @@ class Trainer:
             began = time.perf_counter() - self.seconds
             collector.start(self.schedule.order(self.iteration, self.acting))
             rollout = collector.wait()
-            while self.iteration < self.schedule.iterations:
-                more = self.iteration + 1 < self.schedule.iterations
+            while self.iteration < self.schedule.end:
+                more = self.iteration + 1 < self.schedule.end
                 if more:
                     self.acting = self.algorithm.acting(self.config, self.problem, self.state)
                     collector.start(self.schedule.order(self.iteration + 1, self.acting))
-                progress = np.float32((self.iteration + 1) / self.schedule.iterations)
+                progress = self.schedule.progress_after(self.iteration)
                 material = (self.state, self.replay, rollout.transition, rollout.statistics, progress)
                 self.state, self.replay, metrics = yield material
                 following = collector.wait() if more else rollout
@@ -200,7 +246,7 @@ class Trainer:
         if self.schedule.checkpoints_after(self.iteration - 1):
             self.save()
         total = self.schedule.iterations * self.schedule.steps_each
-        display(Progress(self.steps, total, rollout.episodes, row, self.run.path))
+        display(Progress(self._steps_before + self.steps, total, rollout.episodes, row, self.run.path))
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -278,6 +324,16 @@ class Trainer:
         self.iteration, self.seconds = info["iteration"], info["seconds"]
         self.cumulative_cost = info["cumulative_cost"]
         self._save_policy()  # a kill after the checkpoint's renaming leaves an older one
+
+
+def _start_seed(seed: int, start: int) -> int:
+    return int(np.random.SeedSequence([seed, start]).generate_state(1)[0] >> 1)
+
+
+def _latest_reward(run: Run) -> float:
+    """The mean reward of the episodes in the last quarter of a run."""
+    rewards = [row["rollout/ep_rew_mean"] for row in run.progress()]
+    return float(np.nanmean(rewards[-max(1, len(rewards) // 4) :]))
 
 
 def train_together(trainers: Sequence[Trainer], display: Display = lambda _: None) -> None:
