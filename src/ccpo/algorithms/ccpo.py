@@ -132,12 +132,15 @@ METRICS = {
     "estep/shared_samples": "effective action samples that a threshold has of those it shares, over K",
     "mstep/kl_mean_over_bound": "KL(π_old ‖ π) of the mean over its bound; about 1 in a healthy run",
     "mstep/kl_std_over_bound": "the same of the scale",
+    "mstep/bursts": "how often KL left its bounds so far that the actor went back to π_old; 0 in a healthy run",
     "policy/std": "mean scale of the policy, in units where actions span [−1, 1]",
     "feedback/predicted_cost": "episodic cost that the critic expects, mean over behaviour thresholds",
     "feedback/cost_bias": "predicted minus measured episodic cost, as it corrects the E-step",
     "feedback/cost_spread": "standard deviation of measured episodic cost",
 }
 
+BURST = 8.0
+"""KL over its bound, of mean and scale together and averaged over thresholds, that an M-step does not go on from."""
 SPREAD_RATE = 0.1
 LEVEL_STATES = 32
 
@@ -579,7 +582,7 @@ def update_policy(
         log_weights=log_weights,
     )
 
-    state, divergences = _mstep(
+    state, divergences, burst = _mstep(
         config,
         problem,
         state,
@@ -590,7 +593,7 @@ def update_policy(
         weights=_own_states(solution.weights.reshape(pool.log_weights.shape)),
         old_policy=(_own_states(pool.mean), _own_states(pool.std)),
     )
-    return state, policy_metrics(config, solution, pool, divergences)
+    return state, policy_metrics(config, solution, pool, divergences) | {"mstep/bursts": burst}
 
 
 def _own_states(x: Array) -> Array:
@@ -611,7 +614,7 @@ def _mstep(
     action: Array,
     weights: Array,
     old_policy: tuple[Array, Array],
-) -> tuple[State, tuple[Array, Array]]:
+) -> tuple[State, tuple[Array, Array], Array]:
     low, high = problem.threshold_range
     position = (condition[:, 0] - low) / (high - low)
     multiplier_mean, multiplier_std = (
@@ -637,12 +640,15 @@ def _mstep(
         mstep.update_multipliers(log, position, kl, bound=bound, rate=config.mstep_multiplier_rate)
         for log, kl, bound in zip(state.kl_multipliers, divergences, bounds, strict=True)
     ]
+    # The multipliers need many updates to answer a burst of KL; going back to π_old stops it at once.
+    burst = sum(kl.mean() / bound for kl, bound in zip(divergences, bounds, strict=True)) > BURST
+    actor = optax.apply_updates(state.actor, _decayed(config, experience, change))
     state = state._replace(
-        actor=optax.apply_updates(state.actor, _decayed(config, experience, change)),
+        actor=jax.tree.map(lambda new, old: jnp.where(burst, old, new), actor, state.actor_old),
         actor_opt=actor_opt,
         kl_multipliers=mstep.KLMultipliers(*multipliers),
     )
-    return state, divergences
+    return state, divergences, burst
 
 
 def policy_metrics(config: Config, solution: EStep, pool: Pool, divergences: tuple[Array, Array]) -> dict[str, Array]:

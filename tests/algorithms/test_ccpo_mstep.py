@@ -1,0 +1,26 @@
+"""What the versatile M-step does when it has gone too far."""
+
+import jax
+import numpy as np
+import pytest
+from experiences import make_config, make_experience, make_problem, make_state
+
+from ccpo.algorithms import ccpo
+
+PROBLEM = make_problem()
+
+
+@pytest.mark.parametrize(("distance", "expected"), [(0.0, False), (1.0, True)])
+def test_the_actor_goes_back_to_the_old_policy_after_a_burst_of_kl(distance, expected):
+    config = make_config(ccpo)
+    state = make_state(ccpo, config, PROBLEM)
+    away = jax.tree.map(lambda x: x + distance, state.actor_old)
+    state = state._replace(actor=away)
+    experience = make_experience(PROBLEM)
+    thresholds = ccpo.draw_conditions(config, PROBLEM, experience, jax.random.key(1))
+    after, metrics = ccpo.update_policy(config, PROBLEM, state, experience, thresholds, jax.random.key(2))
+    assert bool(metrics["mstep/bursts"]) == expected
+    went_back = [
+        np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (after.actor, state.actor_old)), strict=True)
+    ]
+    assert all(went_back) if expected else not any(went_back)
