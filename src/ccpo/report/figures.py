@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,33 @@ def threshold_figure(table: EpisodeTable, behaviour_thresholds: Sequence[float])
         axes[1, 0].set_ylabel("Cost")
         figure.align_ylabels(axes[:, 0])
         _add_legend(figure, colours)
+    return figure
+
+
+def learning_figure(curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]]) -> Any:
+    """Reward and violation of training episodes over environment steps, a thin line for each seed.
+
+    `curves`: for each label its seeds' `steps`, `reward` and `violation`.
+    """
+    matplotlib, figure_module = require("matplotlib", "plot"), require("matplotlib.figure", "plot")
+    with matplotlib.rc_context(STYLE):
+        figure = figure_module.Figure(figsize=(5.6, 2.4), layout="constrained")
+        axes = figure.subplots(1, 2)
+        for number, (label, seeds) in enumerate(curves.items()):
+            for index, seed in enumerate(seeds):
+                for axis, quantity in zip(axes, ("reward", "violation"), strict=True):
+                    thousands = np.asarray(seed["steps"], float) / 1e3
+                    style = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.0, "alpha": 0.8}
+                    axis.plot(thousands, seed[quantity], label=None if index else display_name(label), **style)
+        for axis, quantity in zip(axes, ("Reward", "Violation"), strict=True):
+            axis.set_xlabel("Thousand environment steps")
+            axis.set_ylabel(quantity)
+        axes[1].set_yscale("symlog", linthresh=1.0)
+        axes[1].set_ylim(bottom=0.0)
+        if curves:
+            figure.legend(
+                *axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=8
+            )
     return figure
 
 

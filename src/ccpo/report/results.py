@@ -1,24 +1,32 @@
 """The files behind every published number: `results/main/<algorithm>/<Task>/<preset>/seed-<n>.csv` and `.json`.
 
 python -m ccpo.report.results publish RUN [RUN ...]    copy the runs' eval.csv with config, command, steps and time
-python -m ccpo.report.results tables                   make tables, figures and the README's part from these files
+python -m ccpo.report.results tables                   make figures, results page and README's part from these files
 """
 
 import argparse
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ccpo.envs.registry import resolve
 from ccpo.errors import RunError
-from ccpo.metrics import EpisodeTable, per_threshold, summarise
-from ccpo.report.figures import save_figure, threshold_figure
-from ccpo.report.tables import summary_table, threshold_table
+from ccpo.metrics import COLUMNS, EpisodeTable, per_threshold, summarise, violation
+from ccpo.report.figures import learning_figure, save_figure, threshold_figure
+from ccpo.report.paper import display_name
+from ccpo.report.tables import Cell, ReportTable, interval_table, summary_table, threshold_table
 from ccpo.runs import Run, read_json, write_atomic, write_json
 from ccpo.runtime import Policy
 
-README_PART = re.compile(r"(<!-- results:start -->\n).*?(<!-- results:end -->)", re.DOTALL)
+GENERATED = re.compile(r"(<!-- results:start -->\n).*?(<!-- results:end -->)", re.DOTALL)
+ABLATIONS = {"without-vve": "CCPO w/o VVE", "without-cvi": "CCPO w/o CVI"}
+CURVE_POINTS = 40
 
 
 def publish(run_path: Path, root: Path) -> Path:
@@ -42,6 +50,7 @@ def publish(run_path: Path, root: Path) -> Path:
             "steps": training["steps_done"],
             "wall_seconds": round(seconds, 1),
             "versions": read_json(run.path / "manifest.json")["versions"],
+            "curve": learning_curve(run.progress(), config["behaviour_thresholds"]),
             "config": config,
         },
     )
@@ -65,29 +74,122 @@ def _command(config: Mapping[str, Any]) -> str:
     return f"ccpo train {flags} --algorithm {config['algorithm']}{thresholds} --steps {config['steps']} --evaluate"
 
 
-def load(root: Path) -> dict[tuple[str, str, str], EpisodeTable]:
-    """Every published table by (algorithm, task, preset)."""
-    found: dict[tuple[str, str, str], list[EpisodeTable]] = {}
-    for path in sorted(root.glob("main/*/*/*/seed-*.csv")):
-        preset, task, algorithm = (path.parents[i].name for i in range(3))
-        found.setdefault((algorithm, task, preset), []).append(EpisodeTable.read_csv(path))
-    return {key: EpisodeTable.concatenate(tables) for key, tables in found.items()}
+def learning_curve(rows: Sequence[Mapping[str, Any]], thresholds: Sequence[float]) -> dict[str, list[float]]:
+    """Reward and violation of training episodes over steps, at no more than `CURVE_POINTS` points."""
+    curve: dict[str, list[float]] = {"steps": [], "reward": [], "violation": []}
+    for part in np.array_split(np.arange(len(rows)), min(CURVE_POINTS, len(rows))) if rows else []:
+        some = [rows[i] for i in part]
+        cost = np.array([[row[f"rollout/threshold_{t:g}/ep_cost_mean"] for t in thresholds] for row in some], float)
+        reward = np.array([row["rollout/ep_rew_mean"] for row in some], float)
+        if np.isfinite(reward).any() and np.isfinite(cost).any():
+            curve["steps"].append(some[-1]["steps"])
+            curve["reward"].append(round(float(np.nanmean(reward)), 3))
+            curve["violation"].append(round(float(np.nanmean(violation(cost, np.asarray(thresholds)[None, :]))), 3))
+    return curve
 
 
-def write_tables(root: Path, readme: Path) -> None:
-    """`summary.md` and a figure for each preset beside the seeds' folder, and the README's part."""
-    parts = []
-    for (algorithm, task, preset), table in load(root).items():
-        first = next((root / "main" / algorithm / task / preset).glob("seed-*.json"))
-        behaviour = read_json(first)["config"]["behaviour_thresholds"]
-        stem = root / "main" / f"{algorithm}-{task}-{preset}"
-        summary = summary_table(summarise(table, behaviour)).markdown()
-        rows = threshold_table(per_threshold(table, behaviour)).markdown()
-        write_atomic(stem.with_suffix(".md"), f"# {algorithm}, {task}, preset {preset}\n\n{summary}\n\n{rows}\n")
-        save_figure(threshold_figure(table, behaviour), stem)
-        parts.append(f"{algorithm}, preset `{preset}`:\n\n{summary}\n")
-    text = readme.read_text(encoding="utf-8")
-    write_atomic(readme, README_PART.sub(lambda m: m[1] + "\n".join(parts) + "\n" + m[2], text))
+@dataclass(frozen=True)
+class Published:
+    """What is published of one algorithm with one preset on one task."""
+
+    algorithm: str
+    task: str
+    preset: str
+    episodes: EpisodeTable
+    records: list[dict[str, Any]]
+    """The seeds' JSON files."""
+
+    @property
+    def label(self) -> str:
+        name = display_name(self.algorithm)
+        return name if self.preset == "tuned" else ABLATIONS.get(self.preset, f"{name} {self.preset}")
+
+    @property
+    def behaviour_thresholds(self) -> list[float]:
+        return self.records[0]["config"]["behaviour_thresholds"]
+
+
+def load(root: Path) -> list[Published]:
+    """Everything published, by task and algorithm; CCPO as tuned comes first."""
+    found = []
+    for folder in sorted({path.parent for path in root.glob("main/*/*/*/seed-*.csv")}):
+        preset, task, algorithm = folder.name, folder.parent.name, folder.parents[1].name
+        seeds = sorted(folder.glob("seed-*.csv"), key=lambda path: int(path.stem.removeprefix("seed-")))
+        tables = EpisodeTable.concatenate([EpisodeTable.read_csv(path) for path in seeds])
+        records = [read_json(path.with_suffix(".json")) for path in seeds]
+        found.append(Published(algorithm, task, preset, tables, records))
+    return sorted(found, key=lambda p: (p.task, p.algorithm != "ccpo", p.algorithm, p.preset != "tuned", p.preset))
+
+
+def seed_table(published: Sequence[Published]) -> ReportTable:
+    """R and CV of each seed by itself, and what its run took."""
+    rows: dict[str, list[tuple[Cell, ...]]] = {}
+    for each in published:
+        for record in each.records:
+            seed = record["config"]["seed"]
+            table = each.episodes.select(each.episodes.seed == seed)
+            numbers = (f"{table.reward.mean():.1f}", f"{violation(table.cost, table.threshold).mean():.2f}")
+            took = (f"{record['steps']:,}", f"{record['wall_seconds'] / 60:.1f}")
+            cells = tuple(Cell(text) for text in (each.label, f"{seed}", *numbers, *took))
+            rows.setdefault(display_name(each.task), []).append(cells)
+    notes = ("over all 13 thresholds, 50 episodes each; minutes of training, all members of a combination together",)
+    return ReportTable("Each seed", ("Algorithm", "Seed", "R ↑", "CV ↓", "Steps", "Minutes"), rows, notes)
+
+
+def write_tables(root: Path, readme: Path, page: Path) -> None:
+    """A page and a figure for each preset beside the seeds' folders, the results page, and the README's part."""
+    published, sections, headlines = load(root), [], []
+    for task, group in groupby(published, key=lambda each: each.task):
+        of_task, summaries = list(group), []
+        for each in of_task:
+            stem = root / "main" / f"{each.algorithm}-{each.task}-{each.preset}"
+            rows = threshold_table(per_threshold(each.episodes, each.behaviour_thresholds)).markdown()
+            summary = summary_table(summarise(each.episodes, each.behaviour_thresholds)).markdown()
+            title = f"# {each.label} on {display_name(task)}, preset {each.preset}"
+            write_atomic(stem.with_suffix(".md"), f"{title}\n\n{summary}\n\n{rows}\n")
+            save_figure(threshold_figure(each.episodes, each.behaviour_thresholds), stem)
+            own = summarise(_labelled(each.episodes, each.label), each.behaviour_thresholds)
+            summaries += own
+            headlines += own if (each.algorithm, each.preset) == ("ccpo", "tuned") else []
+        sections.append(_section(task, of_task, summaries, root=root, page=page))
+    _fill(readme, summary_table(headlines).markdown())
+    _fill(page, "\n".join(sections))
+
+
+def _labelled(table: EpisodeTable, label: str) -> EpisodeTable:
+    columns = {name: getattr(table, name) for name in COLUMNS}
+    return EpisodeTable(**{**columns, "algorithm": np.full(len(table), label)})
+
+
+def _section(task: str, of_task: Sequence[Published], summaries: list[Any], *, root: Path, page: Path) -> str:
+    """The task's part of the results page, with figures of all methods together."""
+    together = EpisodeTable.concatenate([_labelled(each.episodes, each.label) for each in of_task])
+    stem = root / "main" / task
+    save_figure(threshold_figure(together, of_task[0].behaviour_thresholds), stem)
+    curves = {each.label: [record["curve"] for record in each.records] for each in of_task}
+    curves = {label: seeds for label, seeds in curves.items() if seeds[0]["steps"]}  # a combination has none
+    save_figure(learning_figure(curves), Path(f"{stem}-learning"))
+    where = Path(os.path.relpath(stem, page.parent)).as_posix()
+    tables = (summary_table(summaries), interval_table(summaries), seed_table(of_task))
+    commands = dict.fromkeys(
+        re.sub(r"--seed \d+", "--seed N", record["command"]) for e in of_task for record in e.records
+    )
+    return "\n".join(
+        [
+            f"## {display_name(task)}\n",
+            *(table.markdown() for table in tables),
+            f"![Reward and cost over the threshold]({where}.png)\n",
+            f"![Reward and violation of training episodes over steps]({where}-learning.png)\n",
+            "```console",
+            *commands,
+            "```\n",
+        ]
+    )
+
+
+def _fill(path: Path, text: str) -> None:
+    whole = path.read_text(encoding="utf-8")
+    write_atomic(path, GENERATED.sub(lambda match: match[1] + text + "\n" + match[2], whole))
 
 
 def main() -> None:
@@ -100,7 +202,7 @@ def main() -> None:
         for run in options.runs:
             print(publish(run, options.root))
     else:
-        write_tables(options.root, Path("README.md"))
+        write_tables(options.root, Path("README.md"), Path("docs/results.md"))
 
 
 if __name__ == "__main__":
