@@ -21,13 +21,14 @@ PARTS = {
     "env": Part("benchmarks.environments", "measure", 40, "environments against the stock package's"),
     "update": Part("benchmarks.learner", "measure_update", 70, "an update against its matrix products"),
     "thresholds": Part("benchmarks.learner", "measure_thresholds", 130, "an update over the number of thresholds"),
+    "seeds": Part("benchmarks.learner", "measure_seeds", 90, "several seeds in one program"),
     "latency": Part("benchmarks.deployment", "measure_latency", 35, "one observation, one action", fsrl_python),
     "evaluation": Part("benchmarks.deployment", "measure_evaluation", 40, "13 thresholds × 50 episodes"),
     "startup": Part("benchmarks.deployment", "measure_startup", 70, "start-up, compilation, cache"),
     "fsrl": Part("benchmarks.peers", "measure_fsrl", 240, "learner and training against FSRL", fsrl_python),
     "memory": Part("benchmarks.peers", "measure_memory", 45, "peak memory of a training", fsrl_python),
     "cores": Part("benchmarks.peers", "measure_cores", 85, "two cores against one"),
-    "end_to_end": Part("benchmarks.peers", "measure_tasks", 165, "training by method and task"),
+    "end_to_end": Part("benchmarks.peers", "measure_tasks", 75, "training by method and task"),
     "policy": Part("benchmarks.peers", "measure_policy", 280, "the way to a policy for 13 thresholds", fsrl_python),
 }
 EXTRA = {

@@ -41,5 +41,17 @@ def measure_thresholds() -> Iterator[Row]:
     yield ratio_row("thresholds", what, samples[most], samples[fewest], unit="ms", bar=1.5, at_least=False)
 
 
+def measure_seeds(seeds: int = 4) -> Iterator[Row]:
+    """Several seeds in one program against as many alone, with networks as defined and with small ones."""
+    small = {"hidden": (32, 32), "batch": 32, "conditions": 4, "states": 8, "action_samples": 4}
+    for name, settings in (("defined sizes", update_settings(4)), ("small networks", small)):
+        each = ccpo.Config(updates_per_step=UPDATES_PER_STEP, **settings)
+        alone, together = take_turns(
+            _milliseconds(learner(each)), _milliseconds(learner(each, seeds=seeds)), repeats=REPEATS
+        )
+        what = f"update of {seeds} seeds alone : in one program, {name}"
+        yield ratio_row("seeds", what, [seeds * x for x in alone], together, unit="ms", note="one core")
+
+
 def _milliseconds(seconds):
     return lambda: 1e3 * seconds()

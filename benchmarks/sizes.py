@@ -6,9 +6,11 @@ threshold, 256 (state, threshold) pairs in the M-step, networks of 128 × 128.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ccpo import replay as replays
@@ -48,21 +50,27 @@ def update_settings(thresholds: int) -> dict[str, Any]:
     }
 
 
-def learner(config: ccpo.Config, problem: Problem = PROBLEM) -> Callable[[], float]:
-    """A function that runs an iteration's updates and returns the CPU seconds of each, on made-up experience."""
+def learner(config: ccpo.Config, problem: Problem = PROBLEM, *, seeds: int | None = None) -> Callable[[], float]:
+    """A function that runs an iteration's updates and returns the CPU seconds of each, on made-up experience.
+
+    Of several seeds in one program: the seconds of an update of all of them.
+    """
     use_compilation_cache()
     rollout = made_up_rollout(problem)
-    steps = rollout.reward.size
+    updates = max(1, round(config.updates_per_step * rollout.reward.size))
     replay = replays.init(problem.spec, slots=10 * ROLLOUT, lanes=problem.lanes)
-    state = ccpo.init(config, problem, jax.random.key(0))
-    learn = compiled_learn(find_algorithm("ccpo"), config, problem)
-    updates = max(1, round(config.updates_per_step * steps))
+    state = jax.jit(partial(ccpo.init, config, problem))(jax.random.key(0))
+    learn = compiled_learn(find_algorithm("ccpo"), config, problem, together=seeds is not None)
     statistics = LaneStatistics(*(np.full(problem.lanes, x, np.float32) for x in (1.0, 30.0)))
+    material = (state, replay, rollout, statistics, np.float32(0.9))
+    if seeds is not None:
+        material = jax.tree.map(lambda x: jnp.stack([x] * seeds), material)
+    state, replay, *rest = material
 
     def seconds_each() -> float:
         nonlocal state, replay
         start = time.process_time()
-        state, replay, metrics = learn(state, replay, rollout, statistics, np.float32(0.9))
+        state, replay, metrics = learn(state, replay, *rest)
         jax.block_until_ready((state, metrics))
         return (time.process_time() - start) / updates
 
