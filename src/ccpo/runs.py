@@ -134,9 +134,13 @@ class Run:
         run.path.mkdir(parents=True, exist_ok=True)
         return run
 
+    def starts(self) -> list["Run"]:
+        """The starts that there are so far, in order."""
+        return [Run(path) for path in sorted((self.path / STARTS).glob("*"), key=lambda path: int(path.name))]
+
     def has_begun(self) -> bool:
         """Whether there is anything to go on from."""
-        return any(run.progress() for run in (self, *map(Run, (self.path / STARTS).glob("*"))))
+        return any(run.progress() for run in (self, *self.starts()))
 
     def progress(self) -> list[dict[str, Any]]:
         """The rows logged so far; what comes after a line cut by a crash is left out."""

@@ -22,6 +22,7 @@ SMALL = {
     "updates_per_step": 0.15,
     "mstep_kl_std_bound": 0.0002,
     "mstep_multiplier_rate": 0.01,
+    "critic_rate": 0.002,
     "discount": 0.9,
     "pretrain_share": 0.2,
     "relabel_share": 0.7,

@@ -50,7 +50,7 @@ def publish(run_path: Path, root: Path) -> Path:
             "steps": training["steps_done"],
             "wall_seconds": round(seconds, 1),
             "versions": read_json(run.path / "manifest.json")["versions"],
-            "curve": learning_curve(run.progress(), config["behaviour_thresholds"]),
+            "curve": learning_curve(_rows(run), config["behaviour_thresholds"]),
             "config": config,
         },
     )
@@ -72,6 +72,15 @@ def _command(config: Mapping[str, Any]) -> str:
         return f"{each}, for T in {listed}; ccpo combine RUN ... --out FILE; ccpo evaluate FILE"
     thresholds = f" --behaviour-thresholds {','.join(_unusual(config))}" if _unusual(config) else ""
     return f"ccpo train {flags} --algorithm {config['algorithm']}{thresholds} --steps {config['steps']} --evaluate"
+
+
+def _rows(run: Run) -> list[dict[str, Any]]:
+    """The rows of progress, those of several starts one after the other before them."""
+    before: list[dict[str, Any]] = []
+    for start in run.starts():
+        steps = before[-1]["steps"] if before else 0
+        before += [{**row, "steps": steps + row["steps"]} for row in start.progress()]
+    return before + run.progress()
 
 
 def learning_curve(rows: Sequence[Mapping[str, Any]], thresholds: Sequence[float]) -> dict[str, list[float]]:
