@@ -36,6 +36,9 @@ class Config(Settings):
     features: int = setting(32, "F (the paper's M): size of ψ and z", low=1)
     feature_bound: float = setting(10.0, "K_f: the bound on ‖ψ‖∞", above=0)
     embedding_hidden: int = setting(64, "hidden units of z(ε)", low=1)
+    spread_embedding: bool = setting(
+        False, "z(ε) starts with the kinks of its units spread over the threshold range; false: all at its lower end"
+    )
     horizon: str = setting("endless", "what critics sum up and which q_threshold belongs to it", choices=HORIZONS)
     discount: float = setting(0.97, "γ of both critics", low=0, high=1)
     nstep: int = setting(2, "steps of reward and cost before a target bootstraps", low=1, high=100)
@@ -205,6 +208,7 @@ def _init_critic(config: Config, problem: Problem, key: Array) -> dict:
     spec = problem.spec
     inputs = spec.observation_size + int(horizon(config, problem).sees_time)
     if config.versatile_critic:
+        high = problem.threshold_range[1]
         return networks.init_versatile_critic(
             key,
             inputs,
@@ -212,6 +216,7 @@ def _init_critic(config: Config, problem: Problem, key: Array) -> dict:
             hidden=config.hidden,
             features=config.features,
             embedding_hidden=config.embedding_hidden,
+            kinks_upto=networks.normalise_threshold(high, problem.threshold_range) if config.spread_embedding else 0.0,
         )
     return networks.init_plain_critic(key, inputs, spec.action_size, hidden=config.hidden)
 

@@ -97,12 +97,15 @@ def init_versatile_critic(
     hidden: Sequence[int],
     features: int,
     embedding_hidden: int,
+    kinks_upto: float = 0.0,
 ) -> dict[str, list[Layer]]:
-    """ψ: [s; a] → ℝ^F and z: ε → ℝ^F."""
+    """ψ: [s; a] → ℝ^F and z: ε → ℝ^F; the hidden units of z have their kinks at conditions in [0, kinks_upto]."""
     feature_key, embedding_key = jax.random.split(key)
+    first, *rest = init_mlp(embedding_key, (1, embedding_hidden, features))
+    kinks = jax.random.uniform(jax.random.fold_in(embedding_key, 1), (embedding_hidden,), maxval=kinks_upto)
     return {
         "feature": init_mlp(feature_key, (input_size + action_size, *hidden, features)),
-        "embedding": init_mlp(embedding_key, (1, embedding_hidden, features)),
+        "embedding": [{**first, "bias": -first["weight"][0] * kinks}, *rest],
     }
 
 
