@@ -6,7 +6,6 @@ threshold, 256 (state, threshold) pairs in the M-step, networks of 128 × 128.
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ import numpy as np
 
 from ccpo import replay as replays
 from ccpo.algorithms import ccpo, find_algorithm
-from ccpo.training import compiled_learn, use_compilation_cache
+from ccpo.training import compiled_init, compiled_learn, use_compilation_cache
 from ccpo.types import EnvSpec, LaneStatistics, Problem, Transition
 
 BATCH = 256
@@ -59,8 +58,9 @@ def learner(config: ccpo.Config, problem: Problem = PROBLEM, *, seeds: int | Non
     rollout = made_up_rollout(problem)
     updates = max(1, round(config.updates_per_step * rollout.reward.size))
     replay = replays.init(problem.spec, slots=10 * ROLLOUT, lanes=problem.lanes)
-    state = jax.jit(partial(ccpo.init, config, problem))(jax.random.key(0))
-    learn = compiled_learn(find_algorithm("ccpo"), config, problem, together=seeds is not None)
+    algorithm = find_algorithm("ccpo")
+    state = compiled_init(algorithm, config, problem)(jax.random.key(0))
+    learn = compiled_learn(algorithm, config, problem, together=seeds is not None)
     statistics = LaneStatistics(*(np.full(problem.lanes, x, np.float32) for x in (1.0, 30.0)))
     material = (state, replay, rollout, statistics, np.float32(0.9))
     if seeds is not None:

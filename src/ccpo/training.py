@@ -168,7 +168,7 @@ class Trainer:
         self.problem = make_problem(factory.spec, loop)
         self.schedule = _Schedule(loop, self.problem, is_start=start is not None)
         self.seed = loop.seed if start is None else _start_seed(loop.seed, start)
-        self.state = jax.jit(partial(algorithm.init, config, self.problem))(jax.random.key(self.seed))
+        self.state = compiled_init(algorithm, config, self.problem)(jax.random.key(self.seed))
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
@@ -355,6 +355,12 @@ def _send(turns: Turns, outcome: tuple) -> tuple | None:
         return turns.send(outcome)
     except StopIteration:
         return None
+
+
+@lru_cache(maxsize=16)
+def compiled_init(algorithm: ModuleType, config: Any, problem: Problem) -> Callable:
+    """`init` as one program, compiled once for all runs and starts of a process; by operations it takes seconds."""
+    return jax.jit(partial(algorithm.init, config, problem))
 
 
 @lru_cache(maxsize=16)

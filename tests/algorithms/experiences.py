@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ccpo import replay as replays
-from ccpo.training import use_compilation_cache
+from ccpo.training import compiled_init, use_compilation_cache
 from ccpo.types import EnvSpec, Experience, LaneStatistics, Problem, Transition
 from helpers import TINY
 
@@ -37,8 +37,7 @@ def make_config(module: ModuleType, **settings: Any) -> Any:
 
 
 def make_state(module: ModuleType, config: Any, problem: Problem, *, seed: int = 0) -> Any:
-    """`init` as one compiled program; operation by operation it takes seconds."""
-    return jax.jit(module.init, static_argnums=(0, 1))(config, problem, jax.random.key(seed))
+    return compiled_init(module, config, problem)(jax.random.key(seed))
 
 
 def make_rollout(problem: Problem, *, seed: int = 0, steps: int = 2 * EPISODE) -> Transition:

@@ -8,7 +8,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from ccpo.envs.registry import resolve
 from ccpo.errors import RunError
-from ccpo.metrics import COLUMNS, EpisodeTable, per_threshold, summarise, violation
+from ccpo.metrics import EpisodeTable, per_threshold, summarise, violation
 from ccpo.report.figures import learning_figure, save_figure, threshold_figure
 from ccpo.report.paper import display_name
 from ccpo.report.tables import Cell, ReportTable, interval_table, summary_table, threshold_table
@@ -25,7 +25,6 @@ from ccpo.runs import Run, read_json, write_atomic, write_json
 from ccpo.runtime import Policy
 
 GENERATED = re.compile(r"(<!-- results:start -->\n).*?(<!-- results:end -->)", re.DOTALL)
-ABLATIONS = {"without-vve": "CCPO w/o VVE", "without-cvi": "CCPO w/o CVI"}
 CURVE_POINTS = 40
 
 
@@ -111,7 +110,7 @@ class Published:
     @property
     def label(self) -> str:
         name = display_name(self.algorithm)
-        return name if self.preset == "tuned" else ABLATIONS.get(self.preset, f"{name} {self.preset}")
+        return name if self.preset == "tuned" else display_name(f"{name} {self.preset.replace('without', 'w/o')}")
 
     @property
     def behaviour_thresholds(self) -> list[float]:
@@ -153,26 +152,21 @@ def write_tables(root: Path, readme: Path, page: Path) -> None:
         for each in of_task:
             stem = root / "main" / f"{each.algorithm}-{each.task}-{each.preset}"
             rows = threshold_table(per_threshold(each.episodes, each.behaviour_thresholds)).markdown()
-            summary = summary_table(summarise(each.episodes, each.behaviour_thresholds)).markdown()
+            own = summarise(each.episodes, each.behaviour_thresholds)
             title = f"# {each.label} on {display_name(task)}, preset {each.preset}"
-            write_atomic(stem.with_suffix(".md"), f"{title}\n\n{summary}\n\n{rows}\n")
+            write_atomic(stem.with_suffix(".md"), f"{title}\n\n{summary_table(own).markdown()}\n\n{rows}\n")
             save_figure(threshold_figure(each.episodes, each.behaviour_thresholds), stem)
-            own = summarise(_labelled(each.episodes, each.label), each.behaviour_thresholds)
-            summaries += own
+            summaries += [replace(summary, algorithm=each.label) for summary in own]
             headlines += own if (each.algorithm, each.preset) == ("ccpo", "tuned") else []
         sections.append(_section(task, of_task, summaries, root=root, page=page))
     _fill(readme, summary_table(headlines).markdown())
     _fill(page, "\n".join(sections))
 
 
-def _labelled(table: EpisodeTable, label: str) -> EpisodeTable:
-    columns = {name: getattr(table, name) for name in COLUMNS}
-    return EpisodeTable(**{**columns, "algorithm": np.full(len(table), label)})
-
-
 def _section(task: str, of_task: Sequence[Published], summaries: list[Any], *, root: Path, page: Path) -> str:
     """The task's part of the results page, with figures of all methods together."""
-    together = EpisodeTable.concatenate([_labelled(each.episodes, each.label) for each in of_task])
+    labelled = [replace(e.episodes, algorithm=np.full(len(e.episodes), e.label)) for e in of_task]
+    together = EpisodeTable.concatenate(labelled)
     stem = root / "main" / task
     save_figure(threshold_figure(together, of_task[0].behaviour_thresholds), stem)
     curves = {each.label: [record["curve"] for record in each.records] for each in of_task}
