@@ -5,12 +5,13 @@ What counts is what the definition of an update (`benchmarks.sizes`) needs:
 | piece | products |
 |---|---|
 | critics | ψ and z of both critics on the batch, forwards and backwards |
-| targets | the actor, ψ and z of both target critics on the batch, forwards |
-| E-step | ψ of both critics on states × K actions (observations through the first layer once), z, and ψᵀz for all |
+| targets | the actor on the batch, ψ of both target critics on batch × target actions, z, forwards |
+| E-step | ψ of both critics on states × K actions, z, and ψᵀz for all |
 | sampling | the actor on each state under each threshold that shares it, forwards |
 | M-step | the actor on the (state, threshold) pairs, forwards and backwards |
 
-The running level of cost, which the update also computes, is not in it: it could be had without products.
+With several actions, observations go through the first layer of ψ once. The running level of cost, which the update
+also computes, is not in it: it could be had without products.
 """
 
 import time
@@ -62,21 +63,24 @@ def products(config: ccpo.Config, problem: Problem) -> list[Product]:
     embedding = (1, config.embedding_hidden, config.features)
     pools = config.conditions // config.sharing
     states = pools * config.states
-    samples = states * config.action_samples
     batch = config.batch
     critics = [net for sizes in (feature, embedding) for net in forwards(batch, sizes)]
     gradients = [net for sizes in (feature, embedding) for net in backwards(batch, sizes)]
-    first, rest = config.hidden[0], feature[1:]
+
+    def several_actions(rows: int, actions: int) -> list[Product]:
+        first, rest = config.hidden[0], feature[1:]
+        count = rows * actions
+        return [*forwards(rows, (observation, first)), *forwards(count, (action, first)), *forwards(count, rest)]
+
+    targets = several_actions(batch, config.target_samples) + forwards(batch, embedding)
     estep = [
-        *forwards(states, (observation, first)),
-        *forwards(samples, (action, first)),
-        *forwards(samples, rest),
+        *several_actions(states, config.action_samples),
         *forwards(config.conditions, embedding),
-        *pools * [Product((samples // pools, config.features), (config.features, config.sharing))],
+        *pools * [Product((config.states * config.action_samples, config.features), (config.features, config.sharing))],
     ]
     sampling = forwards(config.conditions * config.states, actor)
     mstep = forwards(states, actor) + backwards(states, actor)
-    return 2 * (critics + gradients) + forwards(batch, actor) + 2 * critics + 2 * estep + sampling + mstep
+    return 2 * (critics + gradients) + forwards(batch, actor) + 2 * targets + 2 * estep + sampling + mstep
 
 
 def floor(config: ccpo.Config, problem: Problem, *, repetitions: int) -> Callable[[], float]:

@@ -12,6 +12,7 @@ import pytest
 from miniature import tiny_plan
 
 from ccpo.errors import RunError
+from ccpo.metrics import EpisodeTable
 from ccpo.report.results import publish
 from ccpo.studies import runner
 from ccpo.studies.runner import Place, attempt, begin, new_session, remaining, work
@@ -174,7 +175,7 @@ def test_a_combination_is_made_of_its_members(tmp_path):
     assert [place.error for place in places] == [None] * 3
     lines = (places[-1].path / "eval.csv").read_text("utf-8").splitlines()
     assert [line.split(",")[:4] for line in lines[1:]] == [["StaticBudget-T20-C5", "c_ppo_lag", "0", "30.0"]] * 2
-    published = [publish(place.path, tmp_path / "results") for place in places]
+    published = [path for place in places for path in publish([place.path], tmp_path / "results")]
     assert [str(path.relative_to(tmp_path / "results" / "main")) for path in published] == [
         f"{plan.name}.csv" for plan in combination()
     ]
@@ -184,3 +185,20 @@ def test_a_combination_is_made_of_its_members(tmp_path):
     assert [run["steps"] for run in described] == [80, 80, 160]
     seconds = [run["wall_seconds"] for run in described]
     assert seconds[2] == pytest.approx(seconds[0] + seconds[1], abs=0.11)
+
+
+def test_runs_with_one_threshold_each_are_published_together(tmp_path):
+    plans = [plan for plan in combination() if not plan.members]
+    places = [Place(plan, tmp_path) for plan in plans]
+    work(places, "session")
+    [path] = publish([place.path for place in reversed(places)], tmp_path / "results")
+    assert path == tmp_path / "results" / "main" / "ppo_lag" / "StaticBudget-T20-C5" / "tuned" / "seed-0.csv"
+    described = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    assert described["config"]["behaviour_thresholds"] == [20.0, 40.0]
+    assert described["steps"] == 160
+    assert (
+        "--behaviour-thresholds T --steps 80; ccpo evaluate RUN --thresholds T, for T in 20, 40" in described["command"]
+    )
+    assert len(EpisodeTable.read_csv(path)) == sum(len(EpisodeTable.read_csv(p.path / "eval.csv")) for p in places)
+    with pytest.raises(RunError, match="share thresholds"):
+        publish([places[0].path, places[0].path], tmp_path / "results")

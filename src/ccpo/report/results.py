@@ -28,28 +28,56 @@ GENERATED = re.compile(r"(<!-- results:start -->\n).*?(<!-- results:end -->)", r
 CURVE_POINTS = 40
 
 
-def publish(run_path: Path, root: Path) -> Path:
-    """Copy a run's evaluation, with what is needed to repeat it; refuses a run that is unfinished or not evaluated."""
-    run = Run.open(run_path)
-    config = run.config()
+def publish(paths: Sequence[Path], root: Path) -> list[Path]:
+    """Copy the evaluations of runs, with what is needed to repeat them; refuses what is unfinished or not evaluated.
+
+    Runs that differ only in their threshold, as the agents of an exhaustive reference do, make one file together.
+    """
+    runs = sorted((_finished(path) for path in paths), key=_origin)
+    return [_publish_together(list(same), root) for _, same in groupby(runs, key=_origin)]
+
+
+def _finished(path: Path) -> Run:
+    run = Run.open(path)
     if not run.eval_path.is_file():
-        raise RunError(f"'{run_path}' has no eval.csv; first: ccpo evaluate {run_path}")
-    training = Policy.load(run.path / "policy.safetensors").manifest["training"]
-    if training["steps_done"] < config["steps"]:
-        raise RunError(f"'{run_path}' is not finished; first: ccpo train --resume {run_path}")
-    folder = root / "main" / config["algorithm"] / config["task"] / "-".join([config["preset"], *_unusual(config)])
+        raise RunError(f"'{path}' has no eval.csv; first: ccpo evaluate {path}")
+    if _training(run)["steps_done"] < run.config()["steps"]:
+        raise RunError(f"'{path}' is not finished; first: ccpo train --resume {path}")
+    return run
+
+
+def _training(run: Run) -> dict[str, Any]:
+    return Policy.load(run.path / "policy.safetensors").manifest["training"]
+
+
+def _origin(run: Run) -> tuple:
+    return tuple(run.config()[name] for name in ("algorithm", "task", "preset", "seed"))
+
+
+def _publish_together(runs: list[Run], root: Path) -> Path:
+    runs = sorted(runs, key=lambda run: run.config()["behaviour_thresholds"])
+    config = runs[0].config()
+    thresholds = [t for run in runs for t in run.config()["behaviour_thresholds"]]
+    if len(set(thresholds)) < len(thresholds):
+        raise RunError(
+            f"{len(runs)} runs of {'/'.join(map(str, _origin(runs[0])))} share thresholds; publish one of them"
+        )
+    config["behaviour_thresholds"] = thresholds
+    suffix = _unusual(config) if len(runs) == 1 else []
+    folder = root / "main" / config["algorithm"] / config["task"] / "-".join([config["preset"], *suffix])
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"seed-{config['seed']}"
-    EpisodeTable.read_csv(run.eval_path).write_csv(stem.with_suffix(".csv"))
-    seconds = sum(member["seconds"] for member in training.get("members", [training]))
+    EpisodeTable.concatenate([EpisodeTable.read_csv(run.eval_path) for run in runs]).write_csv(stem.with_suffix(".csv"))
+    trained = [member for run in runs for member in _training(run).get("members", [_training(run)])]
+    alone = runs[0] if len(runs) == 1 else None
     write_json(
         stem.with_suffix(".json"),
         {
-            "command": _command(config),
-            "steps": training["steps_done"],
-            "wall_seconds": round(seconds, 1),
-            "versions": read_json(run.path / "manifest.json")["versions"],
-            "curve": learning_curve(_rows(run), config["behaviour_thresholds"]),
+            "command": _command(config, each=len(runs) > 1),
+            "steps": sum(_training(run)["steps_done"] for run in runs),
+            "wall_seconds": round(sum(member["seconds"] for member in trained), 1),
+            "versions": read_json(runs[0].path / "manifest.json")["versions"],
+            "curve": learning_curve(_rows(alone) if alone else [], thresholds),
             "config": config,
         },
     )
@@ -62,15 +90,19 @@ def _unusual(config: Mapping[str, Any]) -> list[str]:
     return [] if task and task.behaviour_thresholds == thresholds else [f"{t:g}" for t in thresholds]
 
 
-def _command(config: Mapping[str, Any]) -> str:
+def _command(config: Mapping[str, Any], *, each: bool) -> str:
+    """What repeats the run, or the runs that have one threshold each."""
     flags = f"--task {config['task']} --preset {config['preset']} --seed {config['seed']}"
+    algorithm = config["algorithm"].removeprefix("c_")
+    listed = ", ".join(f"{t:g}" for t in config["behaviour_thresholds"])
     if "members" in config:
-        trained = config["algorithm"].removeprefix("c_")
-        each = f"ccpo train {flags} --algorithm {trained} --behaviour-thresholds T"
-        listed = ", ".join(f"{t:g}" for t in config["behaviour_thresholds"])
-        return f"{each}, for T in {listed}; ccpo combine RUN ... --out FILE; ccpo evaluate FILE"
+        single = f"ccpo train {flags} --algorithm {algorithm} --behaviour-thresholds T"
+        return f"{single}, for T in {listed}; ccpo combine RUN ... --out FILE; ccpo evaluate FILE"
+    if each:
+        single = f"ccpo train {flags} --algorithm {algorithm} --behaviour-thresholds T --steps {config['steps']}"
+        return f"{single}; ccpo evaluate RUN --thresholds T, for T in {listed}"
     thresholds = f" --behaviour-thresholds {','.join(_unusual(config))}" if _unusual(config) else ""
-    return f"ccpo train {flags} --algorithm {config['algorithm']}{thresholds} --steps {config['steps']} --evaluate"
+    return f"ccpo train {flags} --algorithm {algorithm}{thresholds} --steps {config['steps']} --evaluate"
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:
@@ -170,7 +202,7 @@ def _section(task: str, of_task: Sequence[Published], summaries: list[Any], *, r
     stem = root / "main" / task
     save_figure(threshold_figure(together, of_task[0].behaviour_thresholds), stem)
     curves = {each.label: [record["curve"] for record in each.records] for each in of_task}
-    curves = {label: seeds for label, seeds in curves.items() if seeds[0]["steps"]}  # a combination has none
+    curves = {label: seeds for label, seeds in curves.items() if seeds[0]["steps"]}  # several runs together have none
     save_figure(learning_figure(curves), Path(f"{stem}-learning"))
     where = Path(os.path.relpath(stem, page.parent)).as_posix()
     tables = (summary_table(summaries), interval_table(summaries), seed_table(of_task))
@@ -202,8 +234,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("results"))
     options = parser.parse_args()
     if options.what == "publish":
-        for run in options.runs:
-            print(publish(run, options.root))
+        print(*publish(options.runs, options.root), sep="\n")
     else:
         write_tables(options.root, Path("README.md"), Path("docs/results.md"))
 
