@@ -55,8 +55,8 @@ def backwards(rows: int, sizes: Sizes) -> list[Product]:
     return weights + inputs
 
 
-def products(config: ccpo.Config, problem: Problem) -> list[Product]:
-    """All matrix products of one update."""
+def products(config: ccpo.Config, problem: Problem) -> dict[str, list[Product]]:
+    """All matrix products of one update: those of the critics and those of the policy's E- and M-step."""
     observation, action = problem.spec.observation_size, problem.spec.action_size
     actor = (observation + 1, *config.hidden, 2 * action)
     feature = (observation + action, *config.hidden, config.features)
@@ -80,12 +80,14 @@ def products(config: ccpo.Config, problem: Problem) -> list[Product]:
     ]
     sampling = forwards(config.conditions * config.states, actor)
     mstep = forwards(states, actor) + backwards(states, actor)
-    return 2 * (critics + gradients) + forwards(batch, actor) + 2 * targets + 2 * estep + sampling + mstep
+    return {
+        "critics": 2 * (critics + gradients) + forwards(batch, actor) + 2 * targets,
+        "policy": 2 * estep + sampling + mstep,
+    }
 
 
-def floor(config: ccpo.Config, problem: Problem, *, repetitions: int) -> Callable[[], float]:
-    """A function that does all products of an update many times and returns the CPU seconds of each time."""
-    wanted = products(config, problem)
+def floor(wanted: Sequence[Product], *, repetitions: int) -> Callable[[], float]:
+    """A function that does all these products many times and returns the CPU seconds of each time."""
     # Each product has a left factor of its own: of two equal products the compiler would do one.
     rng = np.random.default_rng(0)
     lefts = [jnp.asarray(rng.standard_normal(product.left, np.float32)) for product in wanted]

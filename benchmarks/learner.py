@@ -1,14 +1,17 @@
-"""The learner by itself: an update against its floor, and over the number of thresholds."""
+"""The learner by itself: an update and its pieces against their floors, and over the number of thresholds."""
 
 from collections.abc import Iterator
 
+import jax
+
 from benchmarks.floor import floor, products
 from benchmarks.rows import Row, ratio_row, take_turns, value_row
-from benchmarks.sizes import PROBLEM, learner, update_settings
+from benchmarks.sizes import PROBLEM, ROLLOUT, learner, piece, update_settings
 from ccpo.algorithms import ccpo
 
-UPDATES_PER_STEP = 0.05
-"""An iteration of 1200 steps then has 60 updates: long enough to time, short enough to take turns."""
+UPDATES = 60
+"""Long enough to time, short enough to take turns."""
+UPDATES_PER_STEP = UPDATES / (ROLLOUT * PROBLEM.lanes)
 THRESHOLDS = (1, 4, 16, 64)
 REPEATS = 7
 
@@ -17,17 +20,33 @@ def config(thresholds: int) -> ccpo.Config:
     return ccpo.Config(updates_per_step=UPDATES_PER_STEP, **update_settings(thresholds))
 
 
+def _critics(config, problem, state, experience, key):
+    return ccpo.update_critics(config, problem, state, experience, key)[0]
+
+
+def _policy(config, problem, state, experience, key):
+    drawing, sampling = jax.random.split(key)
+    conditions = ccpo.draw_conditions(config, problem, experience, drawing)
+    return ccpo.update_policy(config, problem, state, experience, conditions, sampling)[0]
+
+
 def measure_update(thresholds: int = 8) -> Iterator[Row]:
-    """Update time : floor, both in this process."""
+    """Update time : floor, both in this process; and the same for its two large pieces alone."""
     settings = config(thresholds)
-    ours, bound = take_turns(
-        _milliseconds(learner(settings)), _milliseconds(floor(settings, PROBLEM, repetitions=60)), repeats=REPEATS
-    )
-    flops = sum(product.flops for product in products(settings, PROBLEM))
-    rate = flops / (1e6 * min(bound))
-    what = f"update time : its floor, {thresholds} thresholds"
-    note = f"the floor is {flops / 1e6:.0f} MFLOP at {rate:.0f} GFLOP/s at best"
-    yield ratio_row("update", what, ours, bound, unit="ms", bar=1.4, at_least=False, note=note)
+    pieces = products(settings, PROBLEM)
+    together = [product for group in pieces.values() for product in group]
+    whole = (f"update time : its floor, {thresholds} thresholds", learner(settings), together, 1.4)
+    alone = [
+        (f"{name} alone : {their} floor", piece(settings, body, repetitions=UPDATES), pieces[name], None)
+        for name, body, their in (("critics", _critics, "their"), ("policy", _policy, "its"))
+    ]
+    for what, ours, wanted, bar in (whole, *alone):
+        took, bound = take_turns(
+            _milliseconds(ours), _milliseconds(floor(wanted, repetitions=UPDATES)), repeats=REPEATS
+        )
+        flops = sum(product.flops for product in wanted) / 1e6
+        note = f"the floor is {flops:.0f} MFLOP at {flops / min(bound):.0f} GFLOP/s at best"
+        yield ratio_row("update", what, took, bound, unit="ms", bar=bar, at_least=False, note=note)
 
 
 def measure_thresholds() -> Iterator[Row]:

@@ -6,6 +6,7 @@ threshold, 256 (state, threshold) pairs in the M-step, networks of 128 × 128.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from ccpo import replay as replays
 from ccpo.algorithms import ccpo, find_algorithm
 from ccpo.training import compiled_init, compiled_learn, use_compilation_cache
-from ccpo.types import EnvSpec, LaneStatistics, Problem, Transition
+from ccpo.types import EnvSpec, Experience, LaneStatistics, Problem, Transition
 
 BATCH = 256
 STATES = 256
@@ -54,18 +55,12 @@ def learner(config: ccpo.Config, problem: Problem = PROBLEM, *, seeds: int | Non
 
     Of several seeds in one program: the seconds of an update of all of them.
     """
-    use_compilation_cache()
-    rollout = made_up_rollout(problem)
-    updates = max(1, round(config.updates_per_step * rollout.reward.size))
-    replay = replays.init(problem.spec, slots=10 * ROLLOUT, lanes=problem.lanes)
-    algorithm = find_algorithm("ccpo")
-    state = compiled_init(algorithm, config, problem)(jax.random.key(0))
-    learn = compiled_learn(algorithm, config, problem, together=seeds is not None)
-    statistics = LaneStatistics(*(np.full(problem.lanes, x, np.float32) for x in (1.0, 30.0)))
-    material = (state, replay, rollout, statistics, np.float32(0.9))
+    material = _material(config, problem)
     if seeds is not None:
         material = jax.tree.map(lambda x: jnp.stack([x] * seeds), material)
     state, replay, *rest = material
+    updates = max(1, round(config.updates_per_step * ROLLOUT * problem.lanes))
+    learn = compiled_learn(find_algorithm("ccpo"), config, problem, together=seeds is not None)
 
     def seconds_each() -> float:
         nonlocal state, replay
@@ -75,6 +70,39 @@ def learner(config: ccpo.Config, problem: Problem = PROBLEM, *, seeds: int | Non
         return (time.process_time() - start) / updates
 
     return seconds_each
+
+
+def piece(config: ccpo.Config, body: Callable, problem: Problem = PROBLEM, *, repetitions: int) -> Callable[[], float]:
+    """The same for a piece of the update alone: body(config, problem, state, experience, key) → the new state."""
+    state, replay, rollout, statistics, progress = _material(config, problem)
+    experience = Experience(rollout, statistics, replays.insert(replay, rollout), progress)
+
+    def once(experience: Experience, state: ccpo.State, _: None) -> tuple[ccpo.State, None]:
+        key, own = jax.random.split(state.key)
+        return body(config, problem, state._replace(key=key), experience, own), None
+
+    @jax.jit
+    def many(state: ccpo.State, experience: Experience) -> ccpo.State:
+        return jax.lax.scan(partial(once, experience), state, length=repetitions)[0]
+
+    def seconds_each() -> float:
+        start = time.process_time()
+        jax.block_until_ready(many(state, experience))
+        return (time.process_time() - start) / repetitions
+
+    return seconds_each
+
+
+def _material(config: ccpo.Config, problem: Problem) -> tuple:
+    """State, replay, rollout, statistics and progress, as an iteration has them."""
+    use_compilation_cache()
+    return (
+        compiled_init(find_algorithm("ccpo"), config, problem)(jax.random.key(0)),
+        replays.init(problem.spec, slots=10 * ROLLOUT, lanes=problem.lanes),
+        made_up_rollout(problem),
+        LaneStatistics(*(np.full(problem.lanes, x, np.float32) for x in (1.0, 30.0))),
+        np.float32(0.9),
+    )
 
 
 def made_up_rollout(problem: Problem) -> Transition:

@@ -111,15 +111,18 @@ def test_floor_counts_the_products_of_an_mlp():
 def test_floor_follows_the_settings():
     def flops(**settings):
         config = ccpo.Config(**(sizes.update_settings(8) | settings))
-        return sum(product.flops for product in floor.products(config, sizes.PROBLEM))
+        pieces = floor.products(config, sizes.PROBLEM)
+        return sum(product.flops for piece in pieces.values() for product in piece)
 
     hidden, features, action = 128, 32, 2
     rows = sizes.STATES * sizes.ACTION_SAMPLES
     each_sample = action * hidden + hidden * hidden + hidden * features + 2 * features
     assert flops(action_samples=32) - flops() == 2 * 2 * rows * each_sample
     assert flops(batch=512) > flops()
+    assert flops(target_samples=4) > flops(target_samples=2) > flops(target_samples=1)
 
 
 def test_floor_runs():
     config = ccpo.Config(batch=4, conditions=2, states=2, action_samples=2, hidden=(4,), features=2, embedding_hidden=2)
-    assert floor.floor(config, sizes.PROBLEM, repetitions=2)() > 0
+    for wanted in floor.products(config, sizes.PROBLEM).values():
+        assert floor.floor(wanted, repetitions=2)() > 0
