@@ -85,18 +85,14 @@ def improve(config: Config, state: State, batch: Batch) -> TrustRegionStep:
     log_centre = gaussian.log_density(batch.action, *onpolicy.policy(state.actor, batch.obs))
     weight = onpolicy.importance(log_centre, batch.log_acted)
     sparse_obs = batch.obs[:: max(1, batch.obs.shape[0] // config.fisher_states)]
-    centre = onpolicy.policy(state.actor, sparse_obs)
 
     def objective(actor: dict) -> Array:
         log_ratio = gaussian.log_density(batch.action, *onpolicy.policy(actor, batch.obs)) - log_centre
         return onpolicy.surrogate(log_ratio, weight, batch.advantage)
 
-    def divergence(actor: dict) -> Array:
-        return gaussian.kl(*centre, *onpolicy.policy(actor, sparse_obs)).mean()
-
     return trust_region_step(
         objective,
-        divergence,
+        lambda actor: onpolicy.policy(actor, sparse_obs),
         state.actor,
         bound=config.kl_bound,
         damping=config.damping,

@@ -10,21 +10,34 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from ccpo.maths import gaussian
 from ccpo.types import Array
 
+Product = Callable[[Array], Array]
+"""A symmetric matrix as what it does to a vector."""
 
-def fisher_vector_product(
-    divergence: Callable[[Array], Array], params: Array, vector: Array, *, damping: float = 0.0
-) -> Array:
-    """(F + damping·I)·v, where F is the Hessian of the mean KL at `params`, the centre: [P], [P] → [P].
+Gaussian = tuple[Array, Array]
+"""Mean and scale in each state, [..., A]."""
 
-    The derivative of the gradient along v: the Hessian itself is never formed.
+
+def fisher_product(policy: Callable[[Array], Gaussian], params: Array, *, damping: float = 0.0) -> Product:
+    """v ↦ (F + damping·I)·v, where F is the Hessian at `params` of the mean KL from the policy there: [P] → [P].
+
+    At the centre F = JᵀGJ, with J the Jacobian of mean and scale and G = diag(1/σ², 2/σ²) a state: no second
+    derivative is taken, and what does not depend on v is computed once.
     """
-    product = jax.jvp(jax.grad(divergence), (params,), (vector,))[1]
-    return product + damping * vector
+    (mean, std), pull = jax.vjp(policy, params)
+    push = jax.linear_transpose(pull, (mean, std))
+    weight = std.shape[-1] / (std.size * std**2)
+
+    def product(vector: Array) -> Array:
+        [(mean_change, std_change)] = push((vector,))
+        return pull((weight * mean_change, 2.0 * weight * std_change))[0] + damping * vector
+
+    return product
 
 
-def conjugate_gradients(product: Callable[[Array], Array], vector: Array, *, iterations: int) -> Array:
+def conjugate_gradients(product: Product, vector: Array, *, iterations: int) -> Array:
     """x with A·x ≈ v for the symmetric positive definite A behind `product`: [P] → [P]."""
 
     def step(carry: tuple) -> tuple:
@@ -50,7 +63,7 @@ class TrustRegionStep(NamedTuple):
 
 def trust_region_step(
     objective: Callable[[Any], Array],
-    divergence: Callable[[Any], Array],
+    policy: Callable[[Any], Gaussian],
     params: Any,
     *,
     bound: float,
@@ -59,16 +72,14 @@ def trust_region_step(
     shrink: float,
     tries: int,
 ) -> TrustRegionStep:
-    """Raise the objective subject to KL ≤ bound: θ + f·√(2·bound / xᵀFx)·x with x = F⁻¹∇objective.
+    """Raise the objective subject to mean KL ≤ bound: θ + f·√(2·bound / xᵀFx)·x with x = F⁻¹∇objective.
 
     f is the first of 1, shrink, shrink², … at which the objective rises and the bound holds; after `tries` of them, 0.
     """
     centre, unravel = ravel_pytree(params)
+    old_policy = policy(params)
     value, gradient = jax.value_and_grad(lambda x: objective(unravel(x)))(centre)
-
-    def product(vector: Array) -> Array:
-        return fisher_vector_product(lambda x: divergence(unravel(x)), centre, vector, damping=damping)
-
+    product = fisher_product(lambda x: policy(unravel(x)), centre, damping=damping)
     direction = conjugate_gradients(product, gradient, iterations=iterations)
     step = direction * jnp.sqrt(2.0 * bound / jnp.maximum(direction @ product(direction), 1e-12))
 
@@ -76,7 +87,7 @@ def trust_region_step(
         count, fraction, _, _ = carry
         fraction = shrink**count
         candidate = unravel(centre + fraction * step)
-        kl = divergence(candidate)
+        kl = gaussian.kl(*old_policy, *policy(candidate)).mean()
         return count + 1, fraction, kl, (objective(candidate) > value) & (kl <= bound)
 
     start = (jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros((), bool))
