@@ -176,7 +176,7 @@ def test_one_bad_seed_of_several_leaves_no_folder(tmp_path):
 def test_the_best_of_several_starts_goes_on_and_a_kill_changes_nothing(tmp_path, monkeypatch):
     settings = {"starts": 2, "start_share": 0.3, "checkpoint_every": 120}
     whole = train(tmp_path / "whole", **settings).run
-    rewards = [np.mean([row["rollout/ep_rew_mean"] for row in whole.start(i).progress()][-1:]) for i in range(2)]
+    rewards = [whole.start(i).progress()[-1]["rollout/deployed/ep_rew_mean"] for i in range(2)]
     best, first = whole.starts()[int(np.argmax(rewards))], whole.progress()[0]
     assert rewards[0] != rewards[1]
     assert first["steps"] == 2 * 240 + 120  # the steps of both starts count

@@ -52,7 +52,7 @@ class LoopConfig(Settings):
         high=0.999,
     )
     starts: int = setting(
-        1, "independent starts, of which the one that earns most goes on; the steps of all count", low=1, high=100
+        1, "independent starts, of which the one that earns most as deployed goes on; the steps of all count", low=1, high=100
     )
     start_share: float = setting(0.2, "the share of the run that each of several starts takes", above=0, high=0.5)
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
@@ -187,7 +187,7 @@ class Trainer:
             material = _send(turns, learn(*material))
 
     def begin(self, display: Display = lambda _: None) -> None:
-        """Train, or continue, several starts and take over the one whose latest episodes earned most."""
+        """Train, or continue, several starts and take over the one whose latest episodes, as deployed, earned most."""
         starts = []
         for index in range(self.loop.starts):
             run = self.run.start(index)
@@ -196,7 +196,8 @@ class Trainer:
                 start.restore()
             start.train(display)
             starts.append(start)
-        best = max(starts, key=lambda start: _latest_reward(start.run))
+        lanes = "rollout/deployed" if self.problem.deployed_lanes else "rollout"
+        best = max(starts, key=lambda start: _latest_reward(start.run, lanes))
         self.state, self.replay = best.state, best.replay
         self.acting = self.algorithm.acting(self.config, self.problem, self.state)
         self.iteration = self.schedule.adoption
@@ -264,6 +265,7 @@ class Trainer:
         row["time/fps"] = round(self.steps / max(self.seconds, 1e-9), 1)
         row["rollout/cumulative_cost"] = self.cumulative_cost
         row |= _means("rollout", episodes)
+        row |= _means("rollout/deployed", [e for e in episodes if e.deterministic])
         for threshold in self.problem.behaviour_thresholds:
             row |= _means(
                 f"rollout/threshold_{threshold:g}",
@@ -330,9 +332,9 @@ def _start_seed(seed: int, start: int) -> int:
     return int(np.random.SeedSequence([seed, start]).generate_state(1)[0] >> 1)
 
 
-def _latest_reward(run: Run) -> float:
+def _latest_reward(run: Run, lanes: str) -> float:
     """The mean reward of the episodes in the last quarter of a run."""
-    rewards = [row["rollout/ep_rew_mean"] for row in run.progress()]
+    rewards = [row[f"{lanes}/ep_rew_mean"] for row in run.progress()]
     return float(np.nanmean(rewards[-max(1, len(rewards) // 4) :]))
 
 
