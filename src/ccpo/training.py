@@ -52,7 +52,10 @@ class LoopConfig(Settings):
         high=0.999,
     )
     starts: int = setting(
-        1, "independent starts, of which the one that earns most as deployed goes on; the steps of all count", low=1, high=100
+        1,
+        "independent starts, of which the one that earns most as deployed goes on; the steps of all count",
+        low=1,
+        high=100,
     )
     start_share: float = setting(0.2, "the share of the run that each of several starts takes", above=0, high=0.5)
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)

@@ -555,8 +555,9 @@ def pool_q(config: Config, problem: Problem, params: dict, inputs: Array, pool: 
         psi = networks.feature(params["feature"], inputs, jnp.clip(pool.action, -1.0, 1.0), bound=config.feature_bound)
         q = jnp.einsum("pskf,pbf->pbsk", psi, networks.embedding(params["embedding"], condition))
     else:
-        each = (jnp.broadcast_to(x[:, None], (*samples[:2], *x.shape[1:])) for x in (inputs, pool.action))
-        q = q_values(config, problem, params, *each, jnp.broadcast_to(pool.thresholds[..., None], samples[:3]))
+        inputs, action = (jnp.broadcast_to(x[:, None], (*samples[:2], *x.shape[1:])) for x in (inputs, pool.action))
+        thresholds = jnp.broadcast_to(pool.thresholds[..., None], samples[:3])
+        q = q_values(config, problem, params, inputs, action, thresholds)
     return q.reshape(-1, *samples[2:])
 
 
