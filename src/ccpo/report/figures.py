@@ -171,5 +171,5 @@ def _add_legend(figure: Any, colours: dict[str, str]) -> None:
         line([], [], color=GUIDE, linewidth=0.7, linestyle=DOTTED, marker="o", markersize=5, label="seen"),
         line([], [], color="white", marker="o", markeredgecolor=GUIDE, markersize=3.5, label="unseen"),
     ]
-    columns = min(len(handles), int(figure.get_figwidth() / 1.1))
+    columns = min(len(handles), max(1, int(figure.get_figwidth() / 1.3)))
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
