@@ -13,8 +13,8 @@ from ccpo.metrics import EpisodeTable, ThresholdRow, per_threshold
 from ccpo.policy_file import PathLike, write_atomically
 from ccpo.report.paper import display_name
 
-# Okabe and Ito's palette, which stays apart under colour blindness; the first algorithm gets the strongest. Of more than
-# seven, two more follow.
+# Okabe and Ito's palette, which stays apart under colour blindness; the first algorithm gets the strongest.
+# Two more follow, for more than seven algorithms.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255", "#999933")
 INK, GUIDE, FORBIDDEN = "#262626", "#8C8C8C", "#FBEDEA"
 DASHED, DOTTED = (0, (4, 2.5)), (0, (1, 2))
