@@ -56,18 +56,11 @@ def make_case(name: str) -> Case:
     return Case(module, config, problem, make_experience(problem), learn)
 
 
-def assert_same_step(before: Any, first: tuple[Any, dict], second: tuple[Any, dict]) -> None:
-    """Two updates of one state change each array alike, by its norm.
-
-    Single components may differ: where a gradient is rounding noise, Adam makes a whole step of it.
-    """
-    start = {f"0.{name}": array for name, array in trees.to_arrays(before).items()}
+def assert_close(first: Any, second: Any, *, atol: float) -> None:
     first, second = trees.to_arrays(first), trees.to_arrays(second)
     assert set(first) == set(second)
-    for name, array in second.items():
-        change = array.astype(np.float64) - start.get(name, 0.0)
-        error = np.linalg.norm(first[name].astype(np.float64) - array)
-        assert error <= 1e-2 * np.linalg.norm(change) + 1e-5 * np.sqrt(array.size), name
+    for name in first:
+        np.testing.assert_allclose(first[name], second[name], rtol=1e-3, atol=atol, err_msg=name)
 
 
 @every_algorithm
@@ -97,10 +90,9 @@ def _signature(leaf: Any) -> tuple:
 @every_algorithm
 def test_jit_changes_nothing(name):
     case = make_case(name)
-    state = case.state()
     with jax.disable_jit():
-        plain = case.module.update(case.config, case.problem, state, case.experience)
-    assert_same_step(state, plain, case.learn(state, case.experience))
+        plain = case.module.update(case.config, case.problem, case.state(), case.experience)
+    assert_close(plain, case.learn(case.state(), case.experience), atol=1e-5)
 
 
 @pytest.mark.long
@@ -112,7 +104,7 @@ def test_vmap_over_seeds_is_a_loop_over_seeds(name):
     together = jax.jit(jax.vmap(partial(case.module.update, case.config, case.problem), in_axes=(0, None)))
     result = together(stacked, case.experience)
     for i, state in enumerate(states):
-        assert_same_step(state, jax.tree.map(lambda x, i=i: x[i], result), case.learn(state, case.experience))
+        assert_close(jax.tree.map(lambda x, i=i: x[i], result), case.learn(state, case.experience), atol=1e-5)
 
 
 @every_algorithm

@@ -68,16 +68,16 @@ def _publish_together(runs: list[Run], root: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"seed-{config['seed']}"
     EpisodeTable.concatenate([EpisodeTable.read_csv(run.eval_path) for run in runs]).write_csv(stem.with_suffix(".csv"))
-    trained = [member for run in runs for member in _training(run).get("members", [_training(run)])]
-    alone = runs[0] if len(runs) == 1 else None
+    trainings = [_training(run) for run in runs]
+    trained = [member for training in trainings for member in training.get("members", [training])]
     write_json(
         stem.with_suffix(".json"),
         {
             "command": _command(config, each=len(runs) > 1),
-            "steps": sum(_training(run)["steps_done"] for run in runs),
+            "steps": sum(training["steps_done"] for training in trainings),
             "wall_seconds": round(sum(member["seconds"] for member in trained), 1),
             "versions": read_json(runs[0].path / "manifest.json")["versions"],
-            "curve": learning_curve(_rows(alone) if alone else [], thresholds),
+            "curve": learning_curve(_rows(runs[0]) if len(runs) == 1 else [], thresholds),
             "config": config,
         },
     )
@@ -173,7 +173,7 @@ def seed_table(published: Sequence[Published]) -> ReportTable:
             cells = tuple(Cell(text) for text in (each.label, f"{seed}", *numbers, *took))
             rows.setdefault(display_name(each.task), []).append(cells)
     notes = (
-        "over all thresholds, 50 episodes each: 13, and 7 of CVPO, which has an agent for each; "
+        "over all thresholds that were evaluated, see above; "
         "minutes of training, all members of a combination and all agents of a set together",
     )
     return ReportTable("Each seed", ("Algorithm", "Seed", "R ↑", "CV ↓", "Steps", "Minutes"), rows, notes)
