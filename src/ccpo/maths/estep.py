@@ -236,9 +236,9 @@ def estep(
 
 def _measure(shape: tuple[int, ...], log_weights: Array | None, state_weights: Array | None) -> _Measure:
     states, actions = shape
-    uniform = jnp.float32(-math.log(actions))
+    uniform = jnp.asarray(-math.log(actions), float)
     log_action = uniform if log_weights is None else jax.nn.log_softmax(log_weights.T, axis=0)
-    state = jnp.float32(1.0 / states) if state_weights is None else state_weights / jnp.sum(state_weights)
+    state = jnp.asarray(1.0 / states, float) if state_weights is None else state_weights / jnp.sum(state_weights)
     return _Measure(log_action, state)
 
 
@@ -282,7 +282,7 @@ def _normalise(
         reward=reward / reward_unit,
         cost=cost / cost_unit,
         budget=((q_threshold - anchor) - rest) / cost_unit,
-        kl_bound=jnp.float32(kl_bound),
+        kl_bound=jnp.asarray(kl_bound, float),
         low=_Point(box.temperature_min / reward_unit, -regression * exchange),
         multiplier_high=(box.multiplier_max - regression) * exchange,
         reward_unit=reward_unit,
@@ -356,13 +356,13 @@ def _model_minimum(problem: _Problem, point: _Point, moments: _Moments) -> _Poin
 
 def _gaussian_minimum(problem: _Problem) -> _Point:
     """The minimum for Gaussian Q: the model at z = 0, whose moments are known by normalisation."""
-    zero, one = jnp.float32(0.0), jnp.float32(1.0)
-    return _model_minimum(problem, _Point(jnp.float32(jnp.inf), zero), _Moments(zero, zero, one, zero, one))
+    zero, one = jnp.asarray(0.0, float), jnp.asarray(1.0, float)
+    return _model_minimum(problem, _Point(jnp.asarray(jnp.inf, float), zero), _Moments(zero, zero, one, zero, one))
 
 
 def _cost_minimum(problem: _Problem, *, wanted: Array, iterations: int) -> Array:
     """The temperature η_c, in units of the cost, of the cost-minimising step of the trust region, if wanted."""
-    zero = jnp.float32(0.0)
+    zero = jnp.asarray(0.0, float)
     problem = problem._replace(
         reward=-problem.cost,
         cost=jnp.zeros_like(problem.cost),
@@ -406,7 +406,7 @@ def _minimise(problem: _Problem, start: _Point, *, iterations: int, wanted: Arra
         accept = ahead <= -0.5 * search.slope
         return jax.tree.map(lambda o, s: jnp.where(accept, o, s), onward, shorter)
 
-    zero = jnp.float32(0.0)
+    zero = jnp.asarray(0.0, float)
     search = _Search(start, start, zero, zero, jnp.asarray(wanted), jnp.int32(0))
     search = jax.lax.while_loop(lambda s: s.running & (s.steps < iterations), step, search)
     return jax.tree.map(lambda p, t: jnp.where(search.running, p, t), search.point, search.target)
