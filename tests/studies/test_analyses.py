@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -20,7 +21,7 @@ from ccpo.errors import RunError
 from ccpo.maths import bounds
 from ccpo.metrics import EpisodeTable
 from ccpo.runs import Run
-from ccpo.studies.analyses import bound, frontier, learned, over_seeds, q_check
+from ccpo.studies.analyses import bound, deviations, frontier, learned, over_seeds, q_check
 from ccpo.studies.plan import FinishedRun
 from ccpo.training import LoopConfig, Trainer
 from ccpo.types import Transition
@@ -314,7 +315,24 @@ def test_a_reference_that_was_evaluated_elsewhere_is_refused(runs):
         frontier.compare([runs[0], lost])
 
 
-@pytest.mark.parametrize(("analysis", "name"), [(q_check, "q-check"), (bound, "bound"), (frontier, "frontier")])
+def test_deviations_are_compared_seed_by_seed(runs, tmp_path):
+    full, other = runs[:2]
+    variant = replace(full, label="D6 no feedback", path=other.path)
+    alone = replace(variant, seed=7)
+    paths = deviations.report([full, variant, alone], tmp_path)
+    assert [path.name for path in paths] == [f"deviations.{kind}" for kind in ("csv", "md", "tex")]
+    first, second = read(paths[0])
+    assert (first["variant"], second["variant"], float(first["R change"])) == ("CCPO", "D6 no feedback", 0.0)
+    assert float(second["R"]) == pytest.approx(0.9 * np.mean([StaticBudget(20).optimal_return(t) for t in GRID]))
+    excess = [np.mean([max(0.0, share * t + e - t) for t in GRID for e in (-0.5, 0.5)]) for share in (0.8, 0.9)]
+    assert float(second["CV change"]) == pytest.approx(excess[1] - excess[0])
+    check_latex(paths[2].read_text("utf-8"))
+
+
+MISSING = [(q_check, "q-check"), (bound, "bound"), (frontier, "frontier"), (deviations, "deviations")]
+
+
+@pytest.mark.parametrize(("analysis", "name"), MISSING)
 def test_what_is_missing_is_named(analysis, name, runs, tmp_path):
     with pytest.raises(RunError, match=f"^{name} needs a finished"):
         analysis.report(runs[2:], tmp_path)

@@ -40,7 +40,8 @@ class Config(Settings):
         False, "z(ε) starts with the kinks of its units spread over the threshold range; false: all at its lower end"
     )
     horizon: str = setting("endless", "what critics sum up and which q_threshold belongs to it", choices=HORIZONS)
-    discount: float = setting(0.97, "γ of both critics", low=0, high=1)
+    discount: float = setting(0.97, "γ of both critics, or of the reward's alone", low=0, high=1)
+    cost_discount: float | None = setting(None, "γ of the cost critic; none: discount", low=0, high=1)
     nstep: int = setting(2, "steps of reward and cost before a target bootstraps", low=1, high=100)
     target_rate: float = setting(
         0.05, "τ: the share of the critics that their targets take over at each update", above=0, high=1
@@ -114,8 +115,8 @@ class Config(Settings):
     def validate(self) -> None:
         if self.std_min >= self.std_max:
             raise ConfigError(f"std_min={self.std_min:g} must be smaller than std_max={self.std_max:g}")
-        if self.horizon == "endless" and self.discount == 1.0:
-            raise ConfigError("discount=1 has no endless horizon; give a smaller discount, or horizon=finite")
+        if self.horizon == "endless" and 1.0 in (self.discount, self.cost_discount):
+            raise ConfigError("a discount of 1 has no endless horizon; give a smaller one, or horizon=finite")
         if self.target_samples > 1 and self.target_samples % 2:
             raise ConfigError(f"target_samples={self.target_samples} must be 1 or even: samples come in pairs")
         if self.conditions % self.sharing or self.states % self.sharing:
@@ -206,7 +207,7 @@ def init(config: Config, problem: Problem, key: Array) -> State:
 
 def _init_critic(config: Config, problem: Problem, key: Array) -> dict:
     spec = problem.spec
-    inputs = spec.observation_size + int(horizon(config, problem).sees_time)
+    inputs = spec.observation_size + int(horizons(config, problem)["cost"].sees_time)
     if config.versatile_critic:
         high = problem.threshold_range[1]
         return networks.init_versatile_critic(
@@ -221,8 +222,11 @@ def _init_critic(config: Config, problem: Problem, key: Array) -> dict:
     return networks.init_plain_critic(key, inputs, spec.action_size, hidden=config.hidden)
 
 
-def horizon(config: Config, problem: Problem) -> Horizon:
-    return Horizon(config.horizon, problem.spec.episode_length, config.discount)
+def horizons(config: Config, problem: Problem) -> dict[str, Horizon]:
+    """What each critic sums up."""
+    cost_discount = config.discount if config.cost_discount is None else config.cost_discount
+    discounts = {"reward": config.discount, "cost": cost_discount}
+    return {name: Horizon(config.horizon, problem.spec.episode_length, value) for name, value in discounts.items()}
 
 
 def act(
@@ -342,7 +346,7 @@ def update_cost_level(config: Config, problem: Problem, state: State, experience
 
 def critic_inputs(config: Config, problem: Problem, obs: Array, time_to_go: Array) -> Array:
     """Normalised observations, with the share of the episode still to go where the critics' horizon is finite."""
-    if not horizon(config, problem).sees_time:
+    if not horizons(config, problem)["cost"].sees_time:
         return obs
     return jnp.concatenate([obs, time_to_go[..., None] / problem.spec.episode_length], axis=-1)
 
@@ -398,22 +402,23 @@ def critic_targets(
     config: Config, problem: Problem, state: State, window: Transition, threshold: Array, *, key: Array
 ) -> dict[str, Array]:
     """y = Σ γⁱ f_i + γⁿ E_π[Q_target(s_n, a' | ε)], in units that make Q of order one: {name: [B]}."""
-    look = horizon(config, problem)
-    units = {"reward": state.reward_unit * look.span, "cost": look.q_threshold(problem.threshold_range[1])}
+    look = horizons(config, problem)
+    units = {
+        "reward": state.reward_unit * look["reward"].span,
+        "cost": look["cost"].q_threshold(problem.threshold_range[1]),
+    }
     ended = window.terminated | window.truncated
     # Later steps of a window follow the threshold of the data: under another one, only the first says what is true.
     limit = jnp.where(threshold == window.threshold[0], config.nstep, 1)
-    returns = {
-        "reward": nstep_return(window.reward, ended, config.discount, limit=limit),
-        "cost": nstep_return(window.cost, ended, config.discount, limit=limit),
-    }
+    gains = {"reward": window.reward, "cost": window.cost}
+    returns = {name: nstep_return(x, ended, look[name].discount, limit=limit) for name, x in gains.items()}
     last = returns["reward"].last
     obs, terminated, time_to_go = (
         x[last, jnp.arange(config.batch)] for x in (window.next_obs, window.terminated, window.time_to_go)
     )
     obs = state.normaliser(obs)
     alive = ~terminated
-    if look.sees_time:
+    if look["cost"].sees_time:
         alive &= time_to_go > 1
     mean, std = policy(config, problem, state.actor, obs, threshold)
     action = gaussian.sample(key, mean, std, count=(config.target_samples + 1) // 2)
@@ -425,7 +430,7 @@ def critic_targets(
         + returns[name].discount
         * alive
         * q_values(config, problem, state.critic_target[name], inputs, action, threshold).mean(axis=-1)
-        for name in ("reward", "cost")
+        for name in gains
     }
 
 

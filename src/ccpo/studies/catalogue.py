@@ -166,6 +166,20 @@ def _analysis(module: str) -> Report:
 
 _CCPO = Method("CCPO", "ccpo")
 _CVPO = Method("CVPO", "cvpo", thresholds=partial(evenly, count=7), each=True)
+_TAKEN_BACK = {
+    "D3 states of the whole replay": "without-recent-states",
+    "D4 endless horizon": "without-finite-horizon",
+    "D5 bound on the value": "without-advantage",
+    "D6 no feedback": "without-feedback",
+    "D7 no margin": "without-margin",
+    "D8 no relabelling": "without-relabelling",
+    "D9 raw observations": "without-normalising",
+    "D12 bounds of public code": "without-wide-steps",
+    "D13 no averaging": "without-averaging",
+    "D14 no deployed lanes": "without-deployed-lanes",
+    "D17 no decay": "without-decay",
+    "D20 newest critics, one sample": "without-steadiness",
+}
 _ANALYTIC = ("StaticBudget", "DriftBudget", "LateBudget", "MomentumBudget", "BalanceBudget")
 _CAR_CIRCLE = {**_TASKS, "quick": ("CarCircle",), "paper": ("CarCircle",)}
 
@@ -225,6 +239,17 @@ STUDIES = {
                 "quick": ("BallCircle", *_ANALYTIC[:2]),
                 "paper": (*_PAPER_TASKS, *_ANALYTIC),
             },
+        ),
+        Study(
+            "deviations",
+            "what each deviation from the paper does, one taken back at a time, and all of them",
+            (
+                Method("CCPO", "ccpo", preset="demo"),
+                *(Method(label, "ccpo", preset=preset) for label, preset in _TAKEN_BACK.items()),
+                Method("faithful", "ccpo", preset="faithful-demo"),
+            ),
+            _analysis("deviations"),
+            {**_TASKS, "paper": ("BallCircle", "DroneRun")},
         ),
     )
 }

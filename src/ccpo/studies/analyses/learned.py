@@ -30,7 +30,7 @@ class Learned(NamedTuple):
 
     @property
     def horizon(self) -> Horizon:
-        return ccpo.horizon(self.config, self.problem)
+        return ccpo.horizons(self.config, self.problem)["cost"]
 
 
 def load(run: FinishedRun) -> Learned:
