@@ -10,7 +10,7 @@ What counts is what the definition of an update (`benchmarks.sizes`) needs:
 | sampling | the actor on each state under each threshold that shares it, forwards |
 | M-step | the actor on the (state, threshold) pairs, forwards and backwards |
 
-With several actions, observations go through the first layer of ψ once. The running level of cost, which the update
+With several actions, observations go through the first layer of ψ once; a body that both critics share is there once. The running level of cost, which the update
 also computes, is not in it: it could be had without products.
 """
 
@@ -64,25 +64,29 @@ def products(config: ccpo.Config, problem: Problem) -> dict[str, list[Product]]:
     pools = config.conditions // config.sharing
     states = pools * config.states
     batch = config.batch
-    critics = [net for sizes in (feature, embedding) for net in forwards(batch, sizes)]
-    gradients = [net for sizes in (feature, embedding) for net in backwards(batch, sizes)]
 
-    def several_actions(rows: int, actions: int) -> list[Product]:
-        first, rest = config.hidden[0], feature[1:]
-        count = rows * actions
-        return [*forwards(rows, (observation, first)), *forwards(count, (action, first)), *forwards(count, rest)]
+    def features(rows: int, actions: int = 1) -> list[Product]:
+        """ψ of both critics, forwards; observations go through the first layer once for all actions."""
+        count, first, body, head = rows * actions, config.hidden[0], feature[1:-1], feature[-2:]
+        inputs = [*forwards(rows, (observation, first)), *forwards(count, (action, first))]
+        hidden = [*(inputs if actions > 1 else forwards(rows, feature[:2])), *forwards(count, body)]
+        return (1 if config.shared_body else 2) * hidden + 2 * forwards(count, head)
 
-    targets = several_actions(batch, config.target_samples) + forwards(batch, embedding)
-    estep = [
-        *several_actions(states, config.action_samples),
-        *forwards(config.conditions, embedding),
-        *pools * [Product((config.states * config.action_samples, config.features), (config.features, config.sharing))],
-    ]
+    def gradients(rows: int) -> list[Product]:
+        """ψ of both critics, backwards."""
+        if not config.shared_body:
+            return 2 * backwards(rows, feature)
+        return backwards(rows, feature[:-1]) + 2 * backwards(rows, feature[-3:])[1:]
+
+    critics = features(batch) + gradients(batch) + 2 * (forwards(batch, embedding) + backwards(batch, embedding))
+    targets = features(batch, config.target_samples) + 2 * forwards(batch, embedding)
+    reading = Product((config.states * config.action_samples, config.features), (config.features, config.sharing))
+    estep = features(states, config.action_samples) + 2 * [*forwards(config.conditions, embedding), *pools * [reading]]
     sampling = forwards(config.conditions * config.states, actor)
     mstep = forwards(states, actor) + backwards(states, actor)
     return {
-        "critics": 2 * (critics + gradients) + forwards(batch, actor) + 2 * targets,
-        "policy": 2 * estep + sampling + mstep,
+        "critics": critics + forwards(batch, actor) + targets,
+        "policy": estep + sampling + mstep,
     }
 
 

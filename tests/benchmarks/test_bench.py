@@ -120,6 +120,14 @@ def test_floor_follows_the_settings():
     assert flops(action_samples=32) - flops() == 2 * 2 * rows * each_sample
     assert flops(batch=512) > flops()
     assert flops(target_samples=4) > flops(target_samples=2) > flops(target_samples=1)
+    observation, batch = sizes.PROBLEM.spec.observation_size, sizes.BATCH
+    body = (observation + action) * hidden + hidden * hidden
+    several = sum(
+        2 * (rows * observation * hidden + samples * rows * (action * hidden + hidden * hidden))
+        for rows, samples in ((batch, 2), (sizes.STATES, sizes.ACTION_SAMPLES))
+    )
+    learned = 2 * batch * (2 * body + hidden * hidden)
+    assert flops() - flops(shared_body=True) == several + learned
 
 
 def test_floor_runs():

@@ -6,9 +6,17 @@ import pytest
 from ccpo.maths import networks
 
 
-@pytest.fixture
-def critic(key):
-    return networks.init_versatile_critic(key, 3, 2, hidden=(8, 8), features=5, embedding_hidden=4)
+@pytest.fixture(params=[False, True], ids=["own bodies", "shared body"])
+def critics(request, key):
+    own = {
+        name: networks.init_versatile_critic(k, 3, 2, hidden=(8, 8), features=5, embedding_hidden=4)
+        for name, k in zip(("reward", "cost"), jax.random.split(key), strict=True)
+    }
+    return networks.share_body(own, "feature") if request.param else own
+
+
+def layers_of(critics, name):
+    return [*critics.get("body", []), *critics[name]["feature"]]
 
 
 def inputs(key, batch=7, samples=4):
@@ -20,47 +28,67 @@ def inputs(key, batch=7, samples=4):
     )
 
 
-def test_versatile_q_is_the_inner_product_of_feature_and_embedding(critic, key):
+@pytest.mark.parametrize("name", ["reward", "cost"])
+def test_versatile_q_is_the_inner_product_of_feature_and_embedding(critics, name, key):
     obs, action, condition = inputs(key)
-    q = networks.versatile_q(critic, obs, action, condition, bound=10.0)
-    psi = networks.feature(critic["feature"], obs, action, bound=10.0)
-    z = networks.embedding(critic["embedding"], condition)
-    slow = [[float(psi[b, k] @ z[b]) for k in range(4)] for b in range(7)]
-    np.testing.assert_allclose(q, slow, rtol=1e-4, atol=1e-5)
+    q = networks.versatile_q(critics, obs, action, condition, bound=10.0)
+    psi = networks.features(critics, obs, action, bound=10.0)
+    z = networks.embedding(critics[name]["embedding"], condition)
+    slow = [[float(psi[name][b, k] @ z[b]) for k in range(4)] for b in range(7)]
+    np.testing.assert_allclose(q[name], slow, rtol=1e-4, atol=1e-5)
 
 
-def test_splitting_the_first_layer_equals_concatenation(critic, key):
+@pytest.mark.parametrize("name", ["reward", "cost"])
+def test_features_are_those_of_a_network_of_both_inputs(critics, name, key):
     obs, action, _ = inputs(key)
     joint = jnp.concatenate([jnp.repeat(obs[:, None], 4, axis=1), action], axis=-1)
-    expected = 10.0 * jnp.tanh(networks.mlp(critic["feature"], joint) / 10.0)
-    np.testing.assert_allclose(
-        networks.feature(critic["feature"], obs, action, bound=10.0), expected, rtol=1e-4, atol=1e-5
-    )
+    expected = 10.0 * jnp.tanh(networks.mlp(layers_of(critics, name), joint) / 10.0)
+    found = networks.features(critics, obs, action, bound=10.0)[name]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_features_stay_within_their_bound(critic, key):
+def test_a_shared_body_is_that_of_the_first_critic_and_is_one(key):
+    own = {
+        name: networks.init_plain_critic(k, 3, 2, hidden=(8, 8))
+        for name, k in zip(("reward", "cost"), jax.random.split(key), strict=True)
+    }
+    shared = networks.share_body(own, "joint")
+    obs, action, condition = inputs(key)
+    found, apart = (networks.plain_q(critics, obs, action, condition) for critics in (shared, own))
+    np.testing.assert_array_equal(found["reward"], apart["reward"])
+    assert np.abs(found["cost"] - apart["cost"]).max() > 1e-3
+    count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))  # noqa: E731  # one expression, used twice
+    assert count(shared) == count(own) - count(own["cost"]["joint"][:-1])
+
+
+def test_features_stay_within_their_bound(critics, key):
     obs, action, _ = inputs(key)
-    loud = jax.tree.map(lambda x: 100.0 * x, critic["feature"])
-    assert np.abs(networks.feature(loud, obs, action, bound=3.0)).max() <= 3.0
+    loud = jax.tree.map(lambda x: 100.0 * x, critics)
+    for psi in networks.features(loud, obs, action, bound=3.0).values():
+        assert np.abs(psi).max() <= 3.0
 
 
 def test_plain_q_sees_the_threshold(key):
-    critic = networks.init_plain_critic(key, 3, 2, hidden=(8, 8))
+    critics = {"cost": networks.init_plain_critic(key, 3, 2, hidden=(8, 8))}
     obs, action, condition = inputs(key)
-    q = networks.plain_q(critic, obs, action, condition)
+    q = networks.plain_q(critics, obs, action, condition)["cost"]
     assert q.shape == (7, 4)
-    assert np.abs(q - networks.plain_q(critic, obs, action, condition + 0.5)).max() > 1e-4
+    assert np.abs(q - networks.plain_q(critics, obs, action, condition + 0.5)["cost"]).max() > 1e-4
 
 
 @pytest.mark.parametrize("kind", ["versatile", "plain"])
-def test_rescaling_the_output_scales_every_value(kind, critic, key):
+def test_rescaling_the_output_scales_every_value(kind, critics, key):
     obs, action, condition = inputs(key)
-    if kind == "versatile":
-        params, q = critic, lambda p: networks.versatile_q(p, obs, action, condition, bound=10.0)
-    else:
-        params = networks.init_plain_critic(key, 3, 2, hidden=(8, 8))
-        q = lambda p: networks.plain_q(p, obs, action, condition)  # noqa: E731  # one expression, used once
-    np.testing.assert_allclose(q(networks.rescale_output(params, 2.5)), 2.5 * q(params), rtol=1e-4, atol=1e-5)
+    if kind == "plain":
+        critics = {"reward": networks.init_plain_critic(key, 3, 2, hidden=(8, 8))}
+
+    def q(critics):
+        if kind == "plain":
+            return networks.plain_q(critics, obs, action, condition)["reward"]
+        return networks.versatile_q(critics, obs, action, condition, bound=10.0)["reward"]
+
+    rescaled = {**critics, "reward": networks.rescale_output(critics["reward"], 2.5)}
+    np.testing.assert_allclose(q(rescaled), 2.5 * q(critics), rtol=1e-4, atol=1e-5)
 
 
 def test_the_actor_starts_near_zero_mean_and_middle_scale(key):

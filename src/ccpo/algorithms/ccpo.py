@@ -31,6 +31,7 @@ class Config(Settings):
     versatile_critic: bool = setting(True, "VVE: Q = ψᵀz; false is the ablation, a plain critic of [s; ε; a]")
     versatile_policy: bool = setting(True, "CVI: E- and M-step for unseen thresholds too; false is the ablation")
     hidden: tuple[int, ...] = setting((128, 128), "hidden layers of actor, plain critic and ψ", low=1)
+    shared_body: bool = setting(False, "the critics of reward and cost share their hidden layers; false: their own")
     std_min: float = setting(0.1, "smallest scale of the policy, in units where actions span [−1, 1]", above=0, high=10)
     std_max: float = setting(1.0, "largest scale of the policy; it starts halfway between the two", above=0, high=10)
     features: int = setting(32, "F (the paper's M): size of ψ and z", low=1)
@@ -178,10 +179,12 @@ def init(config: Config, problem: Problem, key: Array) -> State:
     spec = problem.spec
     actor_key, reward_key, cost_key, key = jax.random.split(key, 4)
     actor = networks.init_actor(actor_key, spec.observation_size + 1, spec.action_size, hidden=config.hidden)
-    critic = {
+    critic: networks.Critics = {
         "reward": _init_critic(config, problem, reward_key),
         "cost": _init_critic(config, problem, cost_key),
     }
+    if config.shared_body:
+        critic = networks.share_body(critic, "feature" if config.versatile_critic else "joint")
     multipliers = mstep.init_multipliers(config.knots, value=10.0)
     per_threshold = jnp.zeros(len(problem.behaviour_thresholds))
     state = State(
@@ -248,13 +251,15 @@ def policy(config: Config, problem: Problem, params: list, obs: Array, threshold
     return networks.actor(params, obs, condition, std_range=(config.std_min, config.std_max))
 
 
-def q_values(config: Config, problem: Problem, params: dict, inputs: Array, action: Array, threshold: Array) -> Array:
-    """Q(s, a | ε): critic inputs [..., I], actions [..., K, A], thresholds [...] → [..., K]."""
+def q_values(
+    config: Config, problem: Problem, critic: networks.Critics, inputs: Array, action: Array, threshold: Array
+) -> dict[str, Array]:
+    """Q_r and Q_c(s, a | ε): critic inputs [..., I], actions [..., K, A], thresholds [...] → {name: [..., K]}."""
     condition = networks.normalise_threshold(threshold, problem.threshold_range)
     action = jnp.clip(action, -1.0, 1.0)
     if config.versatile_critic:
-        return networks.versatile_q(params, inputs, action, condition, bound=config.feature_bound)
-    return networks.plain_q(params, inputs, action, condition)
+        return networks.versatile_q(critic, inputs, action, condition, bound=config.feature_bound)
+    return networks.plain_q(critic, inputs, action, condition)
 
 
 def update(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
@@ -338,7 +343,7 @@ def update_cost_level(config: Config, problem: Problem, state: State, experience
     obs = state.normaliser(steps.obs)
     action = gaussian.sample(action_key, *policy(config, problem, state.actor, obs, condition), count=1)
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
-    q = q_values(config, problem, state.critic["cost"], inputs, action, condition)
+    q = q_values(config, problem, state.critic, inputs, action, condition)["cost"]
     fresh = q.mean(axis=(1, 2)) * problem.threshold_range[1]
     rate = jnp.maximum(config.level_rate, 1.0 / (state.updates + 1.0))
     return state._replace(cost_level=state.cost_level + rate * (fresh - state.cost_level))
@@ -363,10 +368,8 @@ def update_critics(
     inputs = critic_inputs(config, problem, state.normaliser(first.obs), first.time_to_go)
 
     def loss(critic: dict) -> tuple[Array, dict[str, Array]]:
-        errors = {}
-        for name in ("reward", "cost"):
-            q = q_values(config, problem, critic[name], inputs, first.action[:, None, :], threshold)[:, 0]
-            errors[f"critic/{name}_loss"] = jnp.mean((q - targets[name]) ** 2)
+        q = q_values(config, problem, critic, inputs, first.action[:, None, :], threshold)
+        errors = {f"critic/{name}_loss": jnp.mean((q[name][:, 0] - targets[name]) ** 2) for name in targets}
         return errors["critic/reward_loss"] + errors["critic/cost_loss"], errors
 
     grads, metrics = jax.grad(loss, has_aux=True)(state.critic)
@@ -425,11 +428,9 @@ def critic_targets(
     if config.target_samples > 1:
         action = jnp.concatenate([action, 2.0 * mean[..., None, :] - action], axis=-2)
     inputs = critic_inputs(config, problem, obs, time_to_go - 1)
+    q = q_values(config, problem, state.critic_target, inputs, action, threshold)
     return {
-        name: returns[name].value / units[name]
-        + returns[name].discount
-        * alive
-        * q_values(config, problem, state.critic_target[name], inputs, action, threshold).mean(axis=-1)
+        name: returns[name].value / units[name] + returns[name].discount * alive * q[name].mean(axis=-1)
         for name in gains
     }
 
@@ -552,18 +553,24 @@ def draw_pool(config: Config, problem: Problem, state: State, thresholds: Array,
     return jax.lax.cond(alone.any(), resample, lambda: pool)
 
 
-def pool_q(config: Config, problem: Problem, params: dict, inputs: Array, pool: Pool) -> Array:
-    """Q of a pool's actions under each of its thresholds; ψ is computed once for all: inputs [P, S, I] → [C, S, K]."""
+def pool_q(config: Config, problem: Problem, critic: networks.Critics, inputs: Array, pool: Pool) -> dict[str, Array]:
+    """Q of a pool's actions under each of its thresholds; ψ is computed once for all.
+
+    inputs [P, S, I] → {name: [C, S, K]}.
+    """
     samples = (*pool.thresholds.shape, *pool.action.shape[1:3])
     if config.versatile_critic:
         condition = networks.normalise_threshold(pool.thresholds, problem.threshold_range)
-        psi = networks.feature(params["feature"], inputs, jnp.clip(pool.action, -1.0, 1.0), bound=config.feature_bound)
-        q = jnp.einsum("pskf,pbf->pbsk", psi, networks.embedding(params["embedding"], condition))
+        psi = networks.features(critic, inputs, jnp.clip(pool.action, -1.0, 1.0), bound=config.feature_bound)
+        q = {
+            name: jnp.einsum("pskf,pbf->pbsk", psi[name], networks.embedding(critic[name]["embedding"], condition))
+            for name in psi
+        }
     else:
         inputs, action = (jnp.broadcast_to(x[:, None], (*samples[:2], *x.shape[1:])) for x in (inputs, pool.action))
         thresholds = jnp.broadcast_to(pool.thresholds[..., None], samples[:3])
-        q = q_values(config, problem, params, inputs, action, thresholds)
-    return q.reshape(-1, *samples[2:])
+        q = q_values(config, problem, critic, inputs, action, thresholds)
+    return {name: values.reshape(-1, *samples[2:]) for name, values in q.items()}
 
 
 def update_policy(
@@ -582,11 +589,14 @@ def update_policy(
     log_weights = pool.log_weights.reshape(-1, *pool.log_weights.shape[2:])
     conditions = pool.thresholds.reshape(-1)
     critic = state.critic_target if config.steady_critic else state.critic
-    q_cost = pool_q(config, problem, critic["cost"], inputs, pool)
+    q = pool_q(config, problem, critic, inputs, pool)
+    bound = q_threshold(
+        config, problem, state, conditions, q["cost"], log_weights=log_weights, progress=experience.progress
+    )
     solution = estep(
-        pool_q(config, problem, critic["reward"], inputs, pool),
-        q_cost,
-        q_threshold(config, problem, state, conditions, q_cost, log_weights=log_weights, progress=experience.progress),
+        q["reward"],
+        q["cost"],
+        bound,
         kl_bound=config.estep_kl_bound,
         multiplier_max=config.multiplier_max,
         temperature_min=config.temperature_min,

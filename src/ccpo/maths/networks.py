@@ -6,6 +6,7 @@ A layer is `{"weight": [in, out], "bias": [out]}`, a network a list of layers, s
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,14 @@ import jax.numpy as jnp
 from ccpo.types import Array
 
 Layer = dict[str, Array]
+
+Critics = dict[str, Any]
+"""Critics by name, each with the network of [s; a] `feature` and with `embedding`, or with the network `joint` alone.
+
+Where they share the hidden layers of these networks, those stand under `body`, and a critic has its last layer only.
+"""
+
+BODY = "body"
 
 
 def init_mlp(key: Array, sizes: Sequence[int], *, last_gain: float = 1.0) -> list[Layer]:
@@ -109,22 +118,10 @@ def init_versatile_critic(
     }
 
 
-def feature(layers: Sequence[Layer], obs: Array, action: Array, *, bound: float) -> Array:
-    """ψ(s, a) with ‖ψ‖∞ ≤ K enforced as K·tanh(x/K) (Assumption 1): obs [..., I], action [..., K, A] → [..., K, F]."""
-    return bound * jnp.tanh(_joint_mlp(layers, obs, action) / bound)
-
-
 def embedding(layers: Sequence[Layer], condition: Array) -> Array:
     """z(ε): condition [...] → [..., F], scaled by 1/√F so that ψᵀz has the scale of one feature."""
     z = mlp(layers, condition[..., None])
     return z / math.sqrt(z.shape[-1])
-
-
-def versatile_q(params: dict[str, list[Layer]], obs: Array, action: Array, condition: Array, *, bound: float) -> Array:
-    """Q(s, a | ε) = ψ(s, a)ᵀ z(ε), Eq. (3): obs [..., I], action [..., K, A], condition [...] → [..., K]."""
-    psi = feature(params["feature"], obs, action, bound=bound)
-    z = embedding(params["embedding"], condition)
-    return jnp.einsum("...kf,...f->...k", psi, z)
 
 
 def init_plain_critic(
@@ -134,10 +131,42 @@ def init_plain_critic(
     return {"joint": init_mlp(key, (input_size + 1 + action_size, *hidden, 1))}
 
 
-def plain_q(params: dict[str, list[Layer]], obs: Array, action: Array, condition: Array) -> Array:
-    """Q(s, a, ε) of a plain critic with the threshold concatenated; shapes as in `versatile_q`."""
+def share_body(critics: Critics, network: str) -> Critics:
+    """The same critics with the hidden layers of the first one's `network`, feature or joint, in common."""
+    first = next(iter(critics.values()))
+    heads = {name: {**critic, network: critic[network][-1:]} for name, critic in critics.items()}
+    return {**heads, BODY: first[network][:-1]}
+
+
+def features(critics: Critics, obs: Array, action: Array, *, bound: float) -> dict[str, Array]:
+    """ψ(s, a) of each critic with ‖ψ‖∞ ≤ K enforced as K·tanh(x/K) (Assumption 1).
+
+    obs [..., I], action [..., K, A] → {name: [..., K, F]}.
+    """
+    return {name: bound * jnp.tanh(x / bound) for name, x in _outputs(critics, "feature", obs, action).items()}
+
+
+def versatile_q(critics: Critics, obs: Array, action: Array, condition: Array, *, bound: float) -> dict[str, Array]:
+    """Q(s, a | ε) = ψ(s, a)ᵀ z(ε), Eq. (3): obs [..., I], action [..., K, A], condition [...] → {name: [..., K]}."""
+    return {
+        name: jnp.einsum("...kf,...f->...k", psi, embedding(critics[name]["embedding"], condition))
+        for name, psi in features(critics, obs, action, bound=bound).items()
+    }
+
+
+def plain_q(critics: Critics, obs: Array, action: Array, condition: Array) -> dict[str, Array]:
+    """Q(s, a, ε) of plain critics with the threshold concatenated; shapes as in `versatile_q`."""
     inputs = jnp.concatenate([obs, condition[..., None]], axis=-1)
-    return _joint_mlp(params["joint"], inputs, action)[..., 0]
+    return {name: q[..., 0] for name, q in _outputs(critics, "joint", inputs, action).items()}
+
+
+def _outputs(critics: Critics, network: str, obs: Array, action: Array) -> dict[str, Array]:
+    """What each critic's network of [s; a] says; hidden layers in common are computed once."""
+    own = {name: critic[network] for name, critic in critics.items() if name != BODY}
+    if BODY not in critics:
+        return {name: _joint_mlp(layers, obs, action) for name, layers in own.items()}
+    hidden = jax.nn.relu(_joint_mlp(critics[BODY], obs, action))
+    return {name: mlp(layers, hidden) for name, layers in own.items()}
 
 
 def rescale_output(critic: dict[str, list[Layer]], factor: Array) -> dict[str, list[Layer]]:

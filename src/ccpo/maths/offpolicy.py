@@ -277,7 +277,7 @@ def make_batch(config: OffPolicySettings, problem: Problem, signals: Signals, wi
 def q_ensemble(critic: dict, inputs: Array, action: Array, condition: Array) -> Array:
     """Q(s, a | ε) of each member, of actions as the environment clips them: [M, B]."""
     clipped = jnp.clip(action, -1.0, 1.0)[:, None, :]
-    return jax.vmap(lambda member: networks.plain_q(member, inputs, clipped, condition)[:, 0])(critic)
+    return jax.vmap(lambda member: networks.plain_q({"q": member}, inputs, clipped, condition)["q"][:, 0])(critic)
 
 
 def cautious_q(critics: dict, inputs: Array, action: Array, condition: Array) -> dict[str, Array]:

@@ -110,8 +110,8 @@ def cost_features(learned: Learned) -> np.ndarray:
     """ψ_c(s, a) at pairs of the run's own replay: [B, F], float64."""
     steps = draw(learned.steps, PAIRS, seed=0)
     action = jnp.clip(steps.action[:, None, :], -1.0, 1.0)
-    layers, bound = learned.state.critic["cost"]["feature"], learned.config.feature_bound
-    psi = networks.feature(layers, critic_inputs(learned, steps), action, bound=bound)
+    bound = learned.config.feature_bound
+    psi = networks.features(learned.state.critic, critic_inputs(learned, steps), action, bound=bound)["cost"]
     return np.asarray(psi[:, 0], np.float64)
 
 

@@ -77,10 +77,10 @@ def critic_inputs(learned: Learned, steps: Transition) -> Any:
 def episodic_q_cost(learned: Learned, steps: Transition, threshold: float) -> np.ndarray:
     """Q_c(s, a | ε) of stored pairs, as the episodic cost that it stands for (Q_c · ε_H): [B], float64."""
     thresholds = np.full(len(steps.reward), threshold, np.float32)
-    critic, inputs = learned.state.critic["cost"], critic_inputs(learned, steps)
+    critic, inputs = learned.state.critic, critic_inputs(learned, steps)
     action = steps.action[:, None, :]
-    q = ccpo.q_values(learned.config, learned.problem, critic, inputs, action, thresholds)[:, 0]
-    return np.asarray(q, np.float64) * learned.problem.threshold_range[1]
+    q = ccpo.q_values(learned.config, learned.problem, critic, inputs, action, thresholds)["cost"]
+    return np.asarray(q[:, 0], np.float64) * learned.problem.threshold_range[1]
 
 
 def versatile(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
