@@ -10,8 +10,8 @@ What counts is what the definition of an update (`benchmarks.sizes`) needs:
 | sampling | the actor on each state under each threshold that shares it, forwards |
 | M-step | the actor on the (state, threshold) pairs, forwards and backwards |
 
-With several actions, observations go through the first layer of ψ once; a body that both critics share is there once. The running level of cost, which the update
-also computes, is not in it: it could be had without products.
+With several actions, observations go through the first layer of ψ once; a body that both critics share is there once.
+The running level of cost, which the update also computes, is not in it: it could be had without products.
 """
 
 import time

@@ -1,10 +1,11 @@
 """The learner by itself: an update and its pieces against their floors, and over the number of thresholds."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
-from benchmarks.floor import floor, products
+from benchmarks.floor import Product, floor, products
 from benchmarks.rows import Row, ratio_row, take_turns, value_row
 from benchmarks.sizes import PROBLEM, ROLLOUT, learner, piece, update_settings
 from ccpo.algorithms import ccpo
@@ -16,8 +17,8 @@ THRESHOLDS = (1, 4, 16, 64)
 REPEATS = 7
 
 
-def config(thresholds: int) -> ccpo.Config:
-    return ccpo.Config(updates_per_step=UPDATES_PER_STEP, **update_settings(thresholds))
+def config(thresholds: int, **settings: Any) -> ccpo.Config:
+    return ccpo.Config(updates_per_step=UPDATES_PER_STEP, **(update_settings(thresholds) | settings))
 
 
 def _critics(config, problem, state, experience, key):
@@ -31,22 +32,27 @@ def _policy(config, problem, state, experience, key):
 
 
 def measure_update(thresholds: int = 8) -> Iterator[Row]:
-    """Update time : floor, both in this process; and the same for its two large pieces alone."""
-    settings = config(thresholds)
+    """Update time : floor, both in this process; the same for its two large pieces alone, and for unshared critics."""
+    settings, apart = config(thresholds), config(thresholds, shared_body=False)
     pieces = products(settings, PROBLEM)
-    together = [product for group in pieces.values() for product in group]
-    whole = (f"update time : its floor, {thresholds} thresholds", learner(settings), together, 1.4)
+    what = f"update time : its floor, {thresholds} thresholds"
+    whole = (what, learner(settings), _together(pieces), 1.4)
+    unshared = (f"{what}, critics with a body each", learner(apart), _together(products(apart, PROBLEM)), None)
     alone = [
         (f"{name} alone : {their} floor", piece(settings, body, repetitions=UPDATES), pieces[name], None)
         for name, body, their in (("critics", _critics, "their"), ("policy", _policy, "its"))
     ]
-    for what, ours, wanted, bar in (whole, *alone):
+    for what, ours, wanted, bar in (whole, *alone, unshared):
         took, bound = take_turns(
             _milliseconds(ours), _milliseconds(floor(wanted, repetitions=UPDATES)), repeats=REPEATS
         )
         flops = sum(product.flops for product in wanted) / 1e6
         note = f"the floor is {flops:.0f} MFLOP at {flops / min(bound):.0f} GFLOP/s at best"
         yield ratio_row("update", what, took, bound, unit="ms", bar=bar, at_least=False, note=note)
+
+
+def _together(pieces: dict[str, list[Product]]) -> list[Product]:
+    return [product for group in pieces.values() for product in group]
 
 
 def measure_thresholds() -> Iterator[Row]:

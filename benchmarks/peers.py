@@ -64,11 +64,15 @@ def measure_fsrl() -> Iterator[Row]:
     from benchmarks.sizes import learner
 
     with sides.fsrl() as theirs, sides.ours() as ours:
-        seconds = take_turns(
-            learner(config(8)), lambda: theirs.ask(do="update", count=30)["seconds"], repeats=2 * REPEATS
+        shared, apart, fsrl = take_turns(
+            learner(config(8)),
+            learner(config(8, shared_body=False)),
+            lambda: theirs.ask(do="update", count=30)["seconds"],
+            repeats=2 * REPEATS,
         )
         what = "updates/s, ours with 8 thresholds : FSRL CVPO with one"
-        yield ratio_row("fsrl", what, *map(rates, seconds), unit="/s", bar=2.0)
+        yield ratio_row("fsrl", what, rates(shared), rates(fsrl), unit="/s", bar=2.0)
+        yield ratio_row("fsrl", f"{what}, critics with a body each", rates(apart), rates(fsrl), unit="/s")
         for algorithm, bar in BARS.items():
             request = our_request(algorithm, sizes=same_sizes(algorithm))
             our_seconds, their_seconds = take_turns(

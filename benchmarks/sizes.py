@@ -1,7 +1,8 @@
 """What "an update" means in every comparison, and a learner of that size with made-up experience.
 
 An update: 256 transitions for the critics, 256 states × K 16 actions for the E-step with at least 64 states for each
-threshold, 256 (state, threshold) pairs in the M-step, networks of 128 × 128.
+threshold, 256 (state, threshold) pairs in the M-step, networks of 128 × 128, which the critics share but for their
+last layers.
 """
 
 import time
@@ -47,6 +48,7 @@ def update_settings(thresholds: int) -> dict[str, Any]:
         "sharing": max(1, thresholds * states // STATES),
         "action_samples": ACTION_SAMPLES,
         "hidden": HIDDEN,
+        "shared_body": True,
     }
 
 

@@ -116,8 +116,8 @@ def test_floor_follows_the_settings():
 
     hidden, features, action = 128, 32, 2
     rows = sizes.STATES * sizes.ACTION_SAMPLES
-    each_sample = action * hidden + hidden * hidden + hidden * features + 2 * features
-    assert flops(action_samples=32) - flops() == 2 * 2 * rows * each_sample
+    shared, own = action * hidden + hidden * hidden, hidden * features + 2 * features
+    assert flops(action_samples=32) - flops() == 2 * rows * (shared + 2 * own)
     assert flops(batch=512) > flops()
     assert flops(target_samples=4) > flops(target_samples=2) > flops(target_samples=1)
     observation, batch = sizes.PROBLEM.spec.observation_size, sizes.BATCH
@@ -127,7 +127,7 @@ def test_floor_follows_the_settings():
         for rows, samples in ((batch, 2), (sizes.STATES, sizes.ACTION_SAMPLES))
     )
     learned = 2 * batch * (2 * body + hidden * hidden)
-    assert flops() - flops(shared_body=True) == several + learned
+    assert flops(shared_body=False) - flops() == several + learned
 
 
 def test_floor_runs():
