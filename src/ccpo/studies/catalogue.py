@@ -174,6 +174,7 @@ _TAKEN_BACK = {
     "D7 no margin": "without-margin",
     "D8 no relabelling": "without-relabelling",
     "D9 raw observations": "without-normalising",
+    "D10 a body for each critic": "without-shared-body",
     "D12 bounds of public code": "without-wide-steps",
     "D13 no averaging": "without-averaging",
     "D14 no deployed lanes": "without-deployed-lanes",
