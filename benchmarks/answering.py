@@ -13,6 +13,10 @@ _answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 
+_waited = 0.0
+"""Seconds on the clock in which there was nothing to do but to wait for the other end."""
+
+
 class Stopped(Exception):  # noqa: N818 — nothing is wrong
     """The training in progress is not needed any more."""
 
@@ -25,10 +29,10 @@ def _use_cores() -> None:
 
 
 def usage() -> dict[str, float]:
-    """Seconds on the clock, CPU seconds and peak memory [MB] of this process since its start."""
+    """Seconds on the clock without waiting, CPU seconds and peak memory [MB] of this process."""
     mine, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = sum(who.ru_utime + who.ru_stime for who in (mine, children))
-    return {"wall": time.monotonic(), "cpu": cpu, "memory": mine.ru_maxrss / 1024}
+    return {"wall": time.monotonic() - _waited, "cpu": cpu, "memory": mine.ru_maxrss / 1024}
 
 
 def answer(**content: object) -> None:
@@ -38,7 +42,10 @@ def answer(**content: object) -> None:
 
 def next_request() -> dict:
     """The next request; ends the process when there will be none."""
+    global _waited
+    start = time.monotonic()
     line = sys.stdin.readline()
+    _waited += time.monotonic() - start
     if not line:
         sys.exit()
     return json.loads(line)
