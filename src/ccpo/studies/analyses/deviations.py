@@ -29,13 +29,12 @@ def report(runs: Sequence[FinishedRun], folder: Path) -> list[Path]:
 
 def compare(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     """The runs of one task: a row for each variant and seed that the full method has too."""
-    full = {run.seed: _numbers(run) for run in runs if run.label == FULL}
+    found = {(run.label, run.seed): _numbers(run) for run in runs}
     rows = []
-    for run in runs:
-        if run.seed in full:
-            numbers = _numbers(run)
-            change = {f"{stat} change": value - full[run.seed][stat] for stat, value in numbers.items()}
-            rows.append({"task": run.task, "variant": run.label, "seed": run.seed, **numbers, **change})
+    for (label, seed), numbers in found.items():
+        if (FULL, seed) in found:
+            change = {f"{stat} change": value - found[FULL, seed][stat] for stat, value in numbers.items()}
+            rows.append({"task": runs[0].task, "variant": label, "seed": seed, **numbers, **change})
     return rows
 
 
