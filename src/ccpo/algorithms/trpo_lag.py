@@ -26,7 +26,7 @@ class Config(OnPolicySettings):
     """Every choice of the method."""
 
     kl_bound: float = setting(0.001, "trust region of a step of the policy: mean KL from where it begins", above=0)
-    fisher_states: int = setting(1000, "about how many states the Fisher matrix is averaged over", low=1)
+    fisher_states: int = setting(400, "about how many states the Fisher matrix is averaged over", low=1)
     damping: float = setting(0.1, "what is added to the Fisher matrix's diagonal", above=0)
     conjugate_iterations: int = setting(10, "iterations of conjugate gradients", low=1)
     backtrack: float = setting(0.8, "factor by which the line search shortens a step that is refused", above=0, high=1)
