@@ -63,7 +63,9 @@ def slow_action(policy, obs, threshold, noise=None):
     config, arrays = policy.net.config, {k: v.astype(np.float64) for k, v in policy.net.arrays.items()}
     x = [min(10.0, max(-10.0, (obs[i] - arrays["obs_mean"][i]) / arrays["obs_std"][i])) for i in range(len(obs))]
     if config.conditioned:
-        x.append((threshold - config.threshold_low) / config.threshold_high)
+        inner = min(config.inner_high, max(config.inner_low, threshold))
+        seen = threshold if config.beyond_share == 1 else inner + config.beyond_share * (threshold - inner)
+        x.append((seen - config.threshold_low) / config.threshold_high)
     depth = sum(name.endswith("weight") for name in arrays)
     for layer in range(depth):
         weight, bias = arrays[f"layers.{layer}.weight"], arrays[f"layers.{layer}.bias"]
@@ -87,8 +89,10 @@ def slow_action(policy, obs, threshold, noise=None):
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("conditioned", [True, False])
-def test_net_equals_the_slow_version(distribution, activation, conditioned):
-    policy = make_policy(distribution, activation=activation, conditioned=conditioned, exploration_noise=0.1)
+@pytest.mark.parametrize("beyond", [{}, {"inner_low": 20, "inner_high": 60, "beyond_share": 0.3}])
+def test_net_equals_the_slow_version(distribution, activation, conditioned, beyond):
+    settings = {"activation": activation, "conditioned": conditioned, "exploration_noise": 0.1}
+    policy = make_policy(distribution, **settings, **beyond)
     rng = np.random.default_rng(1)
     obs = rng.normal(scale=3, size=(6, OBS)).astype(np.float32)
     obs[0] *= 100  # beyond the clip of ±10

@@ -38,7 +38,10 @@ _HAS_SCALE_HEAD = {"gaussian": True, "gaussian_linear": False, "squashed": True,
 
 @dataclass(frozen=True)
 class NetConfig:
-    """What the arrays of a policy mean; the net sees (ε − threshold_low) / threshold_high."""
+    """What the arrays of a policy mean; the net sees (ε − threshold_low) / threshold_high.
+
+    Of the distance that ε has beyond `inner_low` or `inner_high`, it sees the share `beyond_share`.
+    """
 
     distribution: str
     threshold_low: float
@@ -48,6 +51,9 @@ class NetConfig:
     std_min: float = 0.01
     std_max: float = 1.0
     exploration_noise: float = 0.0
+    inner_low: float = 0.0
+    inner_high: float = 0.0
+    beyond_share: float = 1.0
     members: tuple[float, ...] = ()
     """Of a combination: the threshold of each single-threshold policy in it; empty for one policy."""
 
@@ -58,13 +64,19 @@ class NetConfig:
                 raise ConfigError(f"{name} {value!r:.60} is unknown; {did_you_mean(str(value)[:60], allowed)}")
         if not isinstance(self.conditioned, bool):
             raise ConfigError(f"conditioned must be true or false, not {self.conditioned!r:.60}")
-        for name in ("threshold_low", "threshold_high", "std_min", "std_max", "exploration_noise"):
+        for name in (
+            *("threshold_low", "threshold_high", "inner_low", "inner_high", "beyond_share"),
+            *("std_min", "std_max", "exploration_noise"),
+        ):
             value = getattr(self, name)
             if not is_number(value) or value < 0:
                 raise ConfigError(f"{name} must be a finite number ≥ 0, not {value!r:.60}")
         if self.threshold_high == 0 or self.threshold_low > self.threshold_high:
             given = f"{self.threshold_low:g} to {self.threshold_high:g}"
             raise ConfigError(f"the threshold range {given} must be ordered and end above 0")
+        if self.beyond_share > 1 or self.inner_low > self.inner_high:
+            given = f"{self.beyond_share:g} of what is beyond {self.inner_low:g} to {self.inner_high:g}"
+            raise ConfigError(f"{given} is not allowed: a share is at most 1, and the range must be ordered")
         if self.std_min > self.std_max:
             raise ConfigError(f"std_min {self.std_min:g} must not be above std_max {self.std_max:g}")
         if self.members != () and not (are_numbers(self.members) and len(self.members) > 1):
@@ -134,6 +146,9 @@ class PolicyNet:
         np.minimum(features, OBS_CLIP, out=features)
         np.maximum(features, -OBS_CLIP, out=features)
         if config.conditioned:
+            if config.beyond_share != 1.0:
+                beyond = threshold - _clip(threshold, config.inner_low, config.inner_high)
+                threshold = threshold - (1.0 - config.beyond_share) * beyond
             x[..., size] = (threshold - config.threshold_low) / config.threshold_high
         for weight, bias in self._hidden_layers:
             x = x.dot(weight)

@@ -15,7 +15,8 @@ def test_the_actor_goes_back_to_the_old_policy_after_a_burst_of_kl(distance, exp
     config = make_config(ccpo)
     state = make_state(ccpo, config, PROBLEM)
     away = jax.tree.map(lambda x: x + distance, state.actor_old)
-    state = state._replace(actor=away)
+    moments = jax.tree.map(lambda x: x + 1, state.actor_opt)
+    state = state._replace(actor=away, actor_opt=moments)
     experience = make_experience(PROBLEM)
     thresholds = ccpo.draw_conditions(config, PROBLEM, experience, jax.random.key(1))
     after, metrics = ccpo.update_policy(config, PROBLEM, state, experience, thresholds, jax.random.key(2))
@@ -24,3 +25,5 @@ def test_the_actor_goes_back_to_the_old_policy_after_a_burst_of_kl(distance, exp
         np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (after.actor, state.actor_old)), strict=True)
     ]
     assert all(went_back) if expected else not any(went_back)
+    is_afresh = all(not np.any(x) for x in jax.tree.leaves(after.actor_opt))
+    assert is_afresh == expected

@@ -46,7 +46,7 @@ def test_policies_too_far_apart_fall_back_to_plain_samples_of_one():
 @pytest.mark.parametrize("versatile", [True, False])
 def test_shared_q_values_are_those_of_each_threshold_alone(versatile):
     config, state, obs, pool = pool_of(spread=2.0, sharing_min=0.0, versatile_critic=versatile)
-    shared = ccpo.pool_q(config, PROBLEM, state.critic, obs, pool)["cost"]
+    shared = ccpo.pool_q(config, PROBLEM, state.critic, obs, pool.action, pool.thresholds)["cost"]
     for c, threshold in enumerate(THRESHOLDS.reshape(-1)):
         condition = jnp.full(config.states, threshold)
         each = ccpo.q_values(config, PROBLEM, state.critic, obs[c // 2], pool.action[c // 2], condition)["cost"]

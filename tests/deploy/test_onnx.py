@@ -23,9 +23,10 @@ def run(path, obs, threshold):
 
 @pytest.mark.parametrize("distribution", ["gaussian", "gaussian_linear", "squashed", "deterministic"])
 @pytest.mark.parametrize("conditioned", [True, False])
-def test_equals_the_policy(tmp_path, distribution, conditioned):
+@pytest.mark.parametrize("beyond", [{}, {"inner_low": 20.0, "inner_high": 60.0, "beyond_share": 0.3}])
+def test_equals_the_policy(tmp_path, distribution, conditioned, beyond):
     activation = "tanh" if distribution == "squashed" else "relu"
-    policy = random_policy(distribution, conditioned=conditioned, activation=activation)
+    policy = random_policy(distribution, conditioned=conditioned, activation=activation, **beyond)
     path = deploy_onnx.export_onnx(policy, tmp_path / "policy.onnx")
     rng = np.random.default_rng(0)
     obs = rng.normal(scale=5, size=(10_000, 5)).astype(np.float32)

@@ -37,7 +37,7 @@ def toy_cost(dial):
     return 100.0 * (0.3 + (dial - 10.0) / 100.0) ** 2
 
 
-def random_policy(distribution="gaussian", *, conditioned=True, activation="relu"):
+def random_policy(distribution="gaussian", *, conditioned=True, activation="relu", **beyond):
     """A policy with weights of the usual size, 5 observations, 2 actions in boxes of width 4 and 1.2."""
     rng = np.random.default_rng(0)
     outputs = 4 if distribution in ("gaussian", "squashed") else 2
@@ -49,7 +49,7 @@ def random_policy(distribution="gaussian", *, conditioned=True, activation="relu
         arrays["log_std"] = np.zeros(2)
     return Policy.create(
         arrays,
-        NetConfig(distribution, 10.0, 70.0, conditioned=conditioned, activation=activation),
+        NetConfig(distribution, 10.0, 70.0, conditioned=conditioned, activation=activation, **beyond),
         EnvSpec("Toy", 5, (-1.0, 0.7), (3.0, 1.9), 100),
         algorithm="ccpo",
         behaviour_thresholds=[20.0, 40.0, 60.0],

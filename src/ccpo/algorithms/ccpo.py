@@ -108,6 +108,15 @@ class Config(Settings):
         0.0, "rate at which measured episodic costs correct q_threshold; 0 is off", low=0, high=1
     )
     violation_margin: float = setting(0.0, "safety margin in standard deviations of measured episodic cost", low=0)
+    loose_share: float = setting(
+        0.0, "share of the run over which the cost allowed comes down from a whole episode's to ε", low=0, high=1
+    )
+    beyond_share: float = setting(
+        1.0,
+        "share of what ε has beyond the behaviour thresholds that networks see and the E-step grants",
+        low=0,
+        high=1,
+    )
     average_rate: float = setting(
         0.0, "rate of the averaged actor that is deployed; 0 deploys the actor itself", low=0, high=1
     )
@@ -245,9 +254,18 @@ def deployed_actor(config: Config, state: State) -> list:
     return state.actor_average if config.average_rate > 0 else state.actor
 
 
+def seen_threshold(config: Config, problem: Problem, thresholds: Array) -> Array:
+    """Thresholds as the networks see them: normalised, and beyond the behaviour thresholds only in part: [...] → [...].
+
+    Nothing is collected out there, so what the networks make of such an input is a guess; a near input is a near guess.
+    """
+    beyond = thresholds - jnp.clip(thresholds, problem.behaviour_thresholds[0], problem.behaviour_thresholds[-1])
+    return networks.normalise_threshold(thresholds - (1.0 - config.beyond_share) * beyond, problem.threshold_range)
+
+
 def policy(config: Config, problem: Problem, params: list, obs: Array, threshold: Array) -> tuple[Array, Array]:
     """Mean and scale of π(· | s, ε) for normalised observations [..., O] and thresholds [...]."""
-    condition = networks.normalise_threshold(threshold, problem.threshold_range)
+    condition = seen_threshold(config, problem, threshold)
     return networks.actor(params, obs, condition, std_range=(config.std_min, config.std_max))
 
 
@@ -255,7 +273,7 @@ def q_values(
     config: Config, problem: Problem, critic: networks.Critics, inputs: Array, action: Array, threshold: Array
 ) -> dict[str, Array]:
     """Q_r and Q_c(s, a | ε): critic inputs [..., I], actions [..., K, A], thresholds [...] → {name: [..., K]}."""
-    condition = networks.normalise_threshold(threshold, problem.threshold_range)
+    condition = seen_threshold(config, problem, threshold)
     action = jnp.clip(action, -1.0, 1.0)
     if config.versatile_critic:
         return networks.versatile_q(critic, inputs, action, condition, bound=config.feature_bound)
@@ -343,7 +361,7 @@ def update_cost_level(config: Config, problem: Problem, state: State, experience
     obs = state.normaliser(steps.obs)
     action = gaussian.sample(action_key, *policy(config, problem, state.actor, obs, condition), count=1)
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
-    q = q_values(config, problem, state.critic, inputs, action, condition)["cost"]
+    q = pool_q(config, problem, state.critic, inputs, action, thresholds[:, None])["cost"]
     fresh = q.mean(axis=(1, 2)) * problem.threshold_range[1]
     rate = jnp.maximum(config.level_rate, 1.0 / (state.updates + 1.0))
     return state._replace(cost_level=state.cost_level + rate * (fresh - state.cost_level))
@@ -466,11 +484,15 @@ def draw_states(config: Config, problem: Problem, experience: Experience, thresh
 def cost_target(config: Config, problem: Problem, state: State, thresholds: Array, progress: Array) -> Array:
     """What the E-step may let the critic's mean episodic cost be: ε, less the margin, plus the critic's bias: [C].
 
-    The margin grows with the run's progress: early costs spread widely because the policy still changes.
+    The margin grows with the run's progress: early costs spread widely because the policy still changes. Beyond the
+    highest behaviour threshold no cost is measured and no state visited: only a share of what ε has there is granted.
     """
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     spread = jnp.sqrt(state.cost_variance)
     margin = config.violation_margin * progress * jnp.interp(thresholds, behaviour, spread)
+    margin += (1.0 - config.beyond_share) * jnp.maximum(thresholds - behaviour[-1], 0.0)
+    if config.loose_share > 0:
+        margin -= problem.spec.episode_length * jnp.maximum(1.0 - progress / config.loose_share, 0.0)
     return thresholds - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
 
 
@@ -553,22 +575,24 @@ def draw_pool(config: Config, problem: Problem, state: State, thresholds: Array,
     return jax.lax.cond(alone.any(), resample, lambda: pool)
 
 
-def pool_q(config: Config, problem: Problem, critic: networks.Critics, inputs: Array, pool: Pool) -> dict[str, Array]:
-    """Q of a pool's actions under each of its thresholds; ψ is computed once for all.
+def pool_q(
+    config: Config, problem: Problem, critic: networks.Critics, inputs: Array, action: Array, thresholds: Array
+) -> dict[str, Array]:
+    """Q of the actions of pools under each of their thresholds; ψ is computed once for all thresholds, z for all states.
 
-    inputs [P, S, I] → {name: [C, S, K]}.
+    inputs [P, S, I], action [P, S, K, A], thresholds [P, B] → {name: [P·B, S, K]}.
     """
-    samples = (*pool.thresholds.shape, *pool.action.shape[1:3])
+    samples = (*thresholds.shape, *action.shape[1:3])
     if config.versatile_critic:
-        condition = networks.normalise_threshold(pool.thresholds, problem.threshold_range)
-        psi = networks.features(critic, inputs, jnp.clip(pool.action, -1.0, 1.0), bound=config.feature_bound)
+        condition = seen_threshold(config, problem, thresholds)
+        psi = networks.features(critic, inputs, jnp.clip(action, -1.0, 1.0), bound=config.feature_bound)
         q = {
             name: jnp.einsum("pskf,pbf->pbsk", psi[name], networks.embedding(critic[name]["embedding"], condition))
             for name in psi
         }
     else:
-        inputs, action = (jnp.broadcast_to(x[:, None], (*samples[:2], *x.shape[1:])) for x in (inputs, pool.action))
-        thresholds = jnp.broadcast_to(pool.thresholds[..., None], samples[:3])
+        inputs, action = (jnp.broadcast_to(x[:, None], (*samples[:2], *x.shape[1:])) for x in (inputs, action))
+        thresholds = jnp.broadcast_to(thresholds[..., None], samples[:3])
         q = q_values(config, problem, critic, inputs, action, thresholds)
     return {name: values.reshape(-1, *samples[2:]) for name, values in q.items()}
 
@@ -589,7 +613,7 @@ def update_policy(
     log_weights = pool.log_weights.reshape(-1, *pool.log_weights.shape[2:])
     conditions = pool.thresholds.reshape(-1)
     critic = state.critic_target if config.steady_critic else state.critic
-    q = pool_q(config, problem, critic, inputs, pool)
+    q = pool_q(config, problem, critic, inputs, pool.action, pool.thresholds)
     bound = q_threshold(
         config, problem, state, conditions, q["cost"], log_weights=log_weights, progress=experience.progress
     )
@@ -661,11 +685,14 @@ def _mstep(
         mstep.update_multipliers(log, position, kl, bound=bound, rate=config.mstep_multiplier_rate)
         for log, kl, bound in zip(state.kl_multipliers, divergences, bounds, strict=True)
     ]
-    # The multipliers need many updates to answer a burst of KL; going back to π_old stops it at once.
+    # The multipliers need many updates to answer a burst of KL; going back to π_old stops it at once. Adam starts
+    # afresh: its momentum would lead there again, and the size of such gradients hold the actor for thousands of updates.
     burst = sum(kl.mean() / bound for kl, bound in zip(divergences, bounds, strict=True)) > BURST
     actor = optax.apply_updates(state.actor, _decayed(config, experience, change))
+    restart = (state.actor_old, optax.adam(config.actor_rate).init(state.actor_old))
+    actor, actor_opt = jax.tree.map(lambda go, back: jnp.where(burst, back, go), (actor, actor_opt), restart)
     state = state._replace(
-        actor=jax.tree.map(lambda new, old: jnp.where(burst, old, new), actor, state.actor_old),
+        actor=actor,
         actor_opt=actor_opt,
         kl_multipliers=mstep.KLMultipliers(*multipliers),
     )
@@ -710,6 +737,9 @@ def acting(config: Config, problem: Problem, state: State) -> Acting:
         conditioned=True,
         threshold_low=low,
         threshold_high=high,
+        inner_low=problem.behaviour_thresholds[0],
+        inner_high=problem.behaviour_thresholds[-1],
+        beyond_share=config.beyond_share,
     )
 
     def arrays(actor: list) -> dict[str, Array]:

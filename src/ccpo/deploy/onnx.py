@@ -99,7 +99,13 @@ def _add_nodes(graph: _Graph, policy: Policy) -> None:
     x = graph.add("Div", x, graph.constant("obs_std", net.arrays["obs_std"]))
     x = graph.add("Clip", x, graph.constant("obs_low", -OBS_CLIP), graph.constant("obs_high", OBS_CLIP))
     if config.conditioned:
-        dial = graph.add("Sub", "threshold", graph.constant("threshold_low", config.threshold_low))
+        dial = "threshold"
+        if config.beyond_share != 1.0:
+            inner = (graph.constant(name, getattr(config, name)) for name in ("inner_low", "inner_high"))
+            beyond = graph.add("Sub", dial, graph.add("Clip", dial, *inner))
+            unseen = graph.add("Mul", beyond, graph.constant("unseen_share", 1.0 - config.beyond_share))
+            dial = graph.add("Sub", dial, unseen)
+        dial = graph.add("Sub", dial, graph.constant("threshold_low", config.threshold_low))
         dial = graph.add("Div", dial, graph.constant("threshold_high", config.threshold_high))
         column = graph.add("Unsqueeze", dial, graph.constant("axis", [1], np.int64))
         x = graph.add("Concat", x, column, axis=1)

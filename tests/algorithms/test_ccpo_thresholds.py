@@ -1,0 +1,49 @@
+"""What CCPO makes of thresholds: what its networks see of them, and which cost the E-step allows."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from experiences import EPISODE, make_config, make_experience, make_problem, make_state
+
+from ccpo.algorithms import ccpo
+from ccpo.runtime import PolicyNet
+
+PROBLEM = make_problem()
+LOW, *_, HIGH = PROBLEM.behaviour_thresholds
+THRESHOLDS = np.array([LOW - 0.5, LOW, (LOW + HIGH) / 2, HIGH, HIGH + 0.5], np.float32)
+
+
+def test_networks_see_a_share_of_what_lies_beyond_the_behaviour_thresholds():
+    config = make_config(ccpo, beyond_share=0.4)
+    bottom, top = PROBLEM.threshold_range
+    expected = (np.array([LOW - 0.2, *THRESHOLDS[1:4], HIGH + 0.2]) - bottom) / top
+    np.testing.assert_allclose(ccpo.seen_threshold(config, PROBLEM, THRESHOLDS), expected, rtol=1e-5)
+
+
+def test_a_deployed_policy_sees_what_the_learner_sees():
+    config = make_config(ccpo, beyond_share=0.4)
+    state = make_state(ccpo, config, PROBLEM)
+    obs = np.asarray(make_experience(PROBLEM).rollout.obs)[: len(THRESHOLDS), 0]
+    acting = ccpo.acting(config, PROBLEM, state)
+    expected = ccpo.act(config, PROBLEM, state, obs, jnp.asarray(THRESHOLDS))
+    np.testing.assert_allclose(PolicyNet(acting.deploy, acting.net).mean(obs, THRESHOLDS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("progress", "loose"), [(0.0, EPISODE), (0.1, EPISODE / 2), (0.2, 0.0), (1.0, 0.0)])
+def test_the_cost_allowed_comes_down_from_a_whole_episode(progress, loose):
+    config = make_config(ccpo, loose_share=0.2, violation_margin=0.0)
+    target = ccpo.cost_target(config, PROBLEM, make_state(ccpo, config, PROBLEM), THRESHOLDS, jnp.float32(progress))
+    np.testing.assert_allclose(target, THRESHOLDS + loose, rtol=1e-5)
+
+
+def test_the_cost_allowed_is_epsilon_less_margin_and_what_is_not_granted_plus_bias():
+    config = make_config(ccpo, beyond_share=0.4, violation_margin=2.0)
+    state = make_state(ccpo, config, PROBLEM)
+    count = len(PROBLEM.behaviour_thresholds)
+    bias, spread = np.linspace(-0.3, 0.3, count), np.linspace(0.1, 0.5, count)
+    state = state._replace(cost_bias=jnp.asarray(bias), cost_variance=jnp.asarray(spread**2))
+    target = ccpo.cost_target(config, PROBLEM, state, THRESHOLDS, jnp.float32(0.5))
+    inner = np.clip(THRESHOLDS, LOW, HIGH)
+    margin, correction = (np.interp(inner, PROBLEM.behaviour_thresholds, x) for x in (spread, bias))
+    granted = np.array([*THRESHOLDS[:4], HIGH + 0.2])
+    np.testing.assert_allclose(target, granted - margin + correction, rtol=1e-5)
