@@ -22,6 +22,7 @@ PARTS = {
     "update": Part("benchmarks.learner", "measure_update", 70, "an update against its matrix products"),
     "thresholds": Part("benchmarks.learner", "measure_thresholds", 130, "an update over the number of thresholds"),
     "seeds": Part("benchmarks.learner", "measure_seeds", 90, "several seeds in one program"),
+    "profile": Part("benchmarks.profile", "measure", 60, "where the time of an update and of TRPO-Lag goes"),
     "latency": Part("benchmarks.deployment", "measure_latency", 35, "one observation, one action", fsrl_python),
     "evaluation": Part("benchmarks.deployment", "measure_evaluation", 40, "13 thresholds × 50 episodes"),
     "startup": Part("benchmarks.deployment", "measure_startup", 70, "start-up, compilation, cache"),

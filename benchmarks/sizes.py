@@ -57,12 +57,11 @@ def learner(config: ccpo.Config, problem: Problem = PROBLEM, *, seeds: int | Non
 
     Of several seeds in one program: the seconds of an update of all of them.
     """
-    material = _material(config, problem)
+    learn, material = learn_and_material(config, problem, together=seeds is not None)
     if seeds is not None:
         material = jax.tree.map(lambda x: jnp.stack([x] * seeds), material)
     state, replay, *rest = material
     updates = max(1, round(config.updates_per_step * ROLLOUT * problem.lanes))
-    learn = compiled_learn(find_algorithm("ccpo"), config, problem, together=seeds is not None)
 
     def seconds_each() -> float:
         nonlocal state, replay
@@ -72,6 +71,11 @@ def learner(config: ccpo.Config, problem: Problem = PROBLEM, *, seeds: int | Non
         return (time.process_time() - start) / updates
 
     return seconds_each
+
+
+def learn_and_material(config: ccpo.Config, problem: Problem, *, together: bool = False) -> tuple[Any, tuple]:
+    """The compiled iteration, and what it takes; of several seeds together, what each of them takes."""
+    return compiled_learn(find_algorithm("ccpo"), config, problem, together=together), _material(config, problem)
 
 
 def piece(config: ccpo.Config, body: Callable, problem: Problem = PROBLEM, *, repetitions: int) -> Callable[[], float]:

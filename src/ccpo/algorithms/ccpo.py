@@ -578,7 +578,7 @@ def draw_pool(config: Config, problem: Problem, state: State, thresholds: Array,
 def pool_q(
     config: Config, problem: Problem, critic: networks.Critics, inputs: Array, action: Array, thresholds: Array
 ) -> dict[str, Array]:
-    """Q of the actions of pools under each of their thresholds; ψ is computed once for all thresholds, z for all states.
+    """Q of the actions of pools under each of their thresholds: ψ once for all thresholds, z once for all states.
 
     inputs [P, S, I], action [P, S, K, A], thresholds [P, B] → {name: [P·B, S, K]}.
     """
@@ -686,7 +686,7 @@ def _mstep(
         for log, kl, bound in zip(state.kl_multipliers, divergences, bounds, strict=True)
     ]
     # The multipliers need many updates to answer a burst of KL; going back to π_old stops it at once. Adam starts
-    # afresh: its momentum would lead there again, and the size of such gradients hold the actor for thousands of updates.
+    # afresh: its momentum would lead there again, and its memory of such gradients would hold the actor for long.
     burst = sum(kl.mean() / bound for kl, bound in zip(divergences, bounds, strict=True)) > BURST
     actor = optax.apply_updates(state.actor, _decayed(config, experience, change))
     restart = (state.actor_old, optax.adam(config.actor_rate).init(state.actor_old))
