@@ -16,7 +16,7 @@ from benchmarks.rows import quartiles, take_turns
 from benchmarks.running import Part, run_parts
 from fake_parts import good
 
-from benchmarks import floor, sizes
+from benchmarks import floor, profile, sizes
 from ccpo.algorithms import ccpo
 
 FAKE = {name: Part("fake_parts", name, 20.0, "fake") for name in ("good", "broken", "endless")}
@@ -134,3 +134,30 @@ def test_floor_runs():
     config = ccpo.Config(batch=4, conditions=2, states=2, action_samples=2, hidden=(4,), features=2, embedding_hidden=2)
     for wanted in floor.products(config, sizes.PROBLEM).values():
         assert floor.floor(wanted, repetitions=2)() > 0
+
+
+def test_an_operation_s_own_time_is_without_what_ran_inside_it():
+    def event(name, start, duration, thread=0):
+        return {"tid": thread, "ts": start, "dur": duration, "args": {"hlo_op": name}}
+
+    loop = [event("while", 0, 10), event("dot", 1, 3), event("dot", 5, 2), event("add", 12, 1), event("dot", 0, 4, 1)]
+    assert profile.own_time(loop) == {"while": 5, "dot": 9, "add": 1}
+
+
+def test_operations_are_told_apart_by_what_they_do():
+    program = """
+%fused_1 (p: f32[2,2]) -> f32[2,2] {
+  ROOT %dot.1 = f32[2,2]{1,0} dot(%p, %p), lhs_contracting_dims={1}
+}
+ENTRY %main (p: f32[2,2]) -> f32[2,2] {
+  %ynn.1 = f32[2,2]{1,0} fusion(%p), kind=kCustom, calls=%fused_1, metadata={op_name="jit(learn)/dot"}
+  %while.1 = (s32[], u32[4]{0}) while(%t), condition=%c, body=%b, metadata={op_name="jit(learn)/jit(_uniform)/while"}
+  %while.2 = (f32[8]{0}) while(%u), condition=%c, body=%b, metadata={op_name="jit(learn)/vmap()/while"}
+  %copy.3 = f32[2,2]{0,1} copy(%ynn.1)
+  ROOT %add.1 = f32[2,2]{1,0} add(%copy.3, %ynn.1)
+}
+"""
+    products, randoms, loops, copies, rest, _ = profile.KINDS
+    found = profile.kinds_of_operations(program)
+    expected = {"ynn.1": products, "while.1": randoms, "while.2": loops, "copy.3": copies, "add.1": rest}
+    assert {name: found[name] for name in expected} == expected
