@@ -6,6 +6,7 @@ import pytest
 from experiences import EPISODE, make_config, make_experience, make_problem, make_state
 
 from ccpo.algorithms import ccpo
+from ccpo.maths.offpolicy import measured_costs
 from ccpo.runtime import PolicyNet
 
 PROBLEM = make_problem()
@@ -47,3 +48,16 @@ def test_the_cost_allowed_is_epsilon_less_margin_and_what_is_not_granted_plus_bi
     margin, correction = (np.interp(inner, PROBLEM.behaviour_thresholds, x) for x in (spread, bias))
     granted = np.array([*THRESHOLDS[:4], HIGH + 0.2])
     np.testing.assert_allclose(target, granted - margin + correction, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("predicted", "expected"), [(-0.3, -0.15), (0.3, 0.03), (-100.0, -1.0), (100.0, 0.2)])
+def test_measured_costs_correct_the_constraint_quickly_one_way_and_slowly_the_other(predicted, expected):
+    """`predicted` is what the critic says beyond what is measured; the correction starts from 0."""
+    config = make_config(ccpo, feedback_rate=0.5, trust_share=0.2, feedback_reach=2.0 / LOW)
+    experience = make_experience(PROBLEM)
+    measured, _ = measured_costs(PROBLEM, experience.statistics)
+    state = make_state(ccpo, config, PROBLEM)
+    level = jnp.interp(jnp.linspace(*PROBLEM.threshold_range, config.knots), jnp.array([LOW]), measured[:1] + predicted)
+    state = state._replace(cost_level=level, updates=jnp.int32(1))
+    after, _ = ccpo.observe(config, PROBLEM, state, experience)
+    np.testing.assert_allclose(after.cost_bias[0], expected, rtol=1e-4)

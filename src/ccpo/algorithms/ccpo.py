@@ -107,6 +107,10 @@ class Config(Settings):
     feedback_rate: float = setting(
         0.0, "rate at which measured episodic costs correct q_threshold; 0 is off", low=0, high=1
     )
+    feedback_reach: float = setting(1.0, "how many times ε this correction may be", low=0)
+    trust_share: float = setting(
+        1.0, "share of feedback_rate at which a correction grows that allows more cost", low=0, high=1
+    )
     violation_margin: float = setting(0.0, "safety margin in standard deviations of measured episodic cost", low=0)
     loose_share: float = setting(
         0.0, "share of the run over which the cost allowed comes down from a whole episode's to ε", low=0, high=1
@@ -328,8 +332,10 @@ def _feed_back(
     thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     predicted = level_at(problem, state, thresholds)
     known = (count > 0) & (state.updates > 0)
-    bias = jnp.clip(predicted - measured, -thresholds, thresholds)
-    bias = state.cost_bias + jnp.where(known, config.feedback_rate, 0.0) * (bias - state.cost_bias)
+    reach = config.feedback_reach * thresholds
+    change = jnp.clip(predicted - measured, -reach, reach) - state.cost_bias
+    rate = config.feedback_rate * jnp.where(change > 0, config.trust_share, 1.0)
+    bias = state.cost_bias + jnp.where(known, rate, 0.0) * change
     # Half the squared difference of successive measurements: a variance that a drifting mean does not inflate.
     jump = 0.5 * (measured - state.cost_measured) ** 2 * jnp.maximum(count, 1.0)
     variance = state.cost_variance + jnp.where(known, SPREAD_RATE, 0.0) * (jump - state.cost_variance)
