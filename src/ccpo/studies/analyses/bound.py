@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from ccpo.algorithms import ccpo
 from ccpo.errors import RunError, require
 from ccpo.maths import bounds, networks
 from ccpo.maths.returns import Horizon
@@ -102,7 +103,7 @@ def fits_of(run: FinishedRun) -> list[Fit]:
 
 def embeddings(learned: Learned, thresholds: np.ndarray) -> np.ndarray:
     """z_c(ε) of the trained critic: [C] → [C, F], float64."""
-    condition = networks.normalise_threshold(jnp.asarray(thresholds, jnp.float32), learned.problem.threshold_range)
+    condition = ccpo.seen_threshold(learned.config, learned.problem, jnp.asarray(thresholds, jnp.float32))
     return np.asarray(networks.embedding(learned.state.critic["cost"]["embedding"], condition), np.float64)
 
 
