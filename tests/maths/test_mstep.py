@@ -48,7 +48,20 @@ def test_each_threshold_pays_for_its_own_divergence(key):
     free = mstep.mstep_loss(weights, action, (moved, std_old), multiplier_mean=jnp.array([5.0, 0.0]), **args)
     paid = mstep.mstep_loss(weights, action, (moved, std_old), multiplier_mean=jnp.array([0.0, 5.0]), **args)
     assert float(free.kl_mean[0]) == 0.0 < float(free.kl_mean[1])
-    np.testing.assert_allclose(paid.loss - free.loss, 5.0 * free.kl_mean[1] / C, rtol=1e-4)
+    unit = 1.0 + 5.0 / C
+    np.testing.assert_allclose(paid.loss - free.loss, 5.0 * free.kl_mean[1] / C / unit, rtol=1e-4)
+
+
+def test_large_multipliers_do_not_make_large_gradients(key):
+    weights, action, mean_old, std_old = problem(key)
+
+    def largest(multiplier):
+        many = jnp.full(C, multiplier)
+        args = {"old_policy": (mean_old, std_old), "multiplier_mean": many, "multiplier_std": many}
+        gradient = jax.grad(lambda mean: mstep.mstep_loss(weights, action, (mean, std_old), **args).loss)
+        return float(jnp.abs(gradient(mean_old + 0.1)).max())
+
+    assert largest(1e5) < 2.0 * largest(10.0)
 
 
 def test_multipliers_are_interpolated_between_knots():

@@ -80,10 +80,14 @@ def mstep_loss(
     multiplier_mean: Array,
     multiplier_std: Array,
 ) -> MStep:
-    """The Lagrangian of Eq. (12), averaged over thresholds: likelihood + α_μ(ε)·KL_μ + α_σ(ε)·KL_σ."""
+    """The Lagrangian of Eq. (12), averaged over thresholds: likelihood + α_μ(ε)·KL_μ + α_σ(ε)·KL_σ.
+
+    It is in units of 1 + α_μ + α_σ, of their means over thresholds: else multipliers that have grown leave gradients in
+    Adam's memory that stop the policy long after they have fallen again.
+    """
     mean, std = policy
     mean_old, std_old = old_policy
     fit = weighted_likelihood(weights, action, mean, std, mean_old, std_old)
     kl_mean, kl_std = (x.mean(axis=-1) for x in gaussian.decoupled_kl(mean_old, std_old, mean, std))
     loss = jnp.mean(fit + multiplier_mean * kl_mean + multiplier_std * kl_std)
-    return MStep(loss, kl_mean, kl_std)
+    return MStep(loss / (1.0 + jnp.mean(multiplier_mean + multiplier_std)), kl_mean, kl_std)
