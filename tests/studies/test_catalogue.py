@@ -85,3 +85,13 @@ def test_unknown_names_are_errors_with_a_suggestion():
         STUDIES["main"].plans("smoke", methods=["V-SAC"])
     with pytest.raises(ConfigError, match=r"unknown study 'mian'; did you mean 'main'\?"):
         find_study("mian")
+
+
+def test_a_method_runs_only_on_the_tasks_on_which_it_differs():
+    study = find_study("deviations")
+    labels = {
+        task: {plan.label for plan in study.plans("quick", tasks=[task], seeds=[0])}
+        for task in ("BallCircle", "DroneRun")
+    }
+    assert labels["DroneRun"] - labels["BallCircle"] == {method.label for method in study.methods if method.only}
+    assert "CCPO" in labels["BallCircle"]

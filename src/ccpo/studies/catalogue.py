@@ -89,6 +89,8 @@ class Method:
     preset: str = "tuned"
     thresholds: Callable[[Task], tuple[float, ...]] = own
     each: bool = False
+    only: tuple[str, ...] = ()
+    """The tasks on which it differs from others of its study; empty: all."""
 
     def plans(self, task: Task, seed: int, scale: Scale) -> list[RunPlan]:
         thresholds = self.thresholds(task)
@@ -139,6 +141,7 @@ class Study:
             plan
             for task in found
             for method in chosen
+            if not method.only or task.name in method.only
             for seed in (sized.seeds if seeds is None else seeds)
             for plan in method.plans(task, seed, sized)
         ]
@@ -168,7 +171,6 @@ _CCPO = Method("CCPO", "ccpo")
 _CVPO = Method("CVPO", "cvpo", thresholds=partial(evenly, count=7), each=True)
 _TAKEN_BACK = {
     "D3 states of the whole replay": "without-recent-states",
-    "D4 endless horizon": "without-finite-horizon",
     "D5 bound on the value": "without-advantage",
     "D6 no feedback": "without-feedback",
     "D7 no margin": "without-margin",
@@ -180,6 +182,13 @@ _TAKEN_BACK = {
     "D14 no deployed lanes": "without-deployed-lanes",
     "D17 no decay": "without-decay",
     "D20 newest critics, one sample": "without-steadiness",
+}
+_TAKEN_BACK_ON_DRONE_RUN = {
+    "D4 endless horizon": "without-finite-horizon",
+    "D6 trust as quick as correction": "without-slow-trust",
+    "D16 noise anew at each step": "without-lasting-noise",
+    "D16 critics of the whole run": "without-recent-data",
+    "D22 thresholds as they are": "without-beyond",
 }
 _ANALYTIC = ("StaticBudget", "DriftBudget", "LateBudget", "MomentumBudget", "BalanceBudget")
 _CAR_CIRCLE = {**_TASKS, "quick": ("CarCircle",), "paper": ("CarCircle",)}
@@ -247,6 +256,10 @@ STUDIES = {
             (
                 Method("CCPO", "ccpo", preset="demo"),
                 *(Method(label, "ccpo", preset=preset) for label, preset in _TAKEN_BACK.items()),
+                *(
+                    Method(label, "ccpo", preset=preset, only=("DroneRun",))
+                    for label, preset in _TAKEN_BACK_ON_DRONE_RUN.items()
+                ),
                 Method("faithful", "ccpo", preset="faithful-demo"),
             ),
             _analysis("deviations"),
