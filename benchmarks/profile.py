@@ -1,8 +1,8 @@
 """Where the time goes: of an update by kind of operation, of TRPO-Lag by what a step of training consists of.
 
-The first reads the runtime's own record of every operation (`jax.profiler`), which slows the update a little; shares
-are of the recorded time. The second times TRPO-Lag's pieces one by one, and beside them the simulator's own step, which
-no training can go below.
+The first reads the runtime's own record of every operation (`jax.profiler`); shares are of the time recorded, without
+what lies between operations. The second times TRPO-Lag's pieces one by one, and beside them the simulator's own step,
+which no training can go below.
 """
 
 import gzip
@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.learner import UPDATES, config
+from benchmarks.learner import config
 from benchmarks.peers import ON_POLICY_EPISODES
 from benchmarks.rows import Row, take_turns, value_row
 from benchmarks.sizes import BATCH, HIDDEN, PROBLEM, ROLLOUT, learn_and_material, learner, made_up_rollout
@@ -29,41 +29,39 @@ from ccpo.envs.workers import Collector, Order
 from ccpo.maths import onpolicy
 from ccpo.types import Experience, LaneStatistics, Problem
 
-KINDS = (
+PRODUCTS, RANDOM_NUMBERS, LOOPS, COPIES, ELEMENTWISE = KINDS = (
     "matrix products, with what is fused into them",
     "random numbers",
     "loops: the dual, searches",
     "copies and transposes",
     "activations, sums, optimiser and other elementwise work",
-    "between operations",
 )
 REPEATS = 3
 
 
 def measure() -> Iterator[Row]:
     """Shares of an update by kind of operation, then microseconds of TRPO-Lag a step of training."""
-    samples = [_shares() for _ in range(REPEATS)]
+    learn, material = learn_and_material(config(8), PROBLEM)
+    kinds = kinds_of_operations(learn.lower(*material).compile().as_text())
+    update = learner(config(8))
+    update()
+    samples = [_shares(update, kinds) for _ in range(REPEATS)]
     for kind in KINDS:
         yield value_row("profile", f"of an update: {kind}", [100 * shares[kind] for shares in samples], unit="%")
     yield from _trpo()
 
 
-def _shares() -> dict[str, float]:
-    settings = config(8)
-    learn, material = learn_and_material(settings, PROBLEM)
-    kinds = kinds_of_operations(learn.lower(*material).compile().as_text())
-    update = learner(settings)
-    update()
+def _shares(update: Callable[[], float], kinds: dict[str, str]) -> Counter:
+    """Of the time that the runtime records for operations, the share of each kind."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, create_perfetto_trace=True):
-            seconds = UPDATES * update()
+            update()
         [file] = Path(folder).rglob("perfetto_trace.json.gz")
         events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     spent = own_time([event for event in events if event.get("args", {}).get("hlo_module") == "jit_learn"])
-    shares = Counter(dict.fromkeys(KINDS, 0.0))
+    shares: Counter = Counter()
     for operation, microseconds in spent.items():
-        shares[kinds.get(operation, KINDS[4])] += microseconds / 1e6 / seconds
-    shares["between operations"] = 1.0 - sum(shares.values())
+        shares[kinds.get(operation, ELEMENTWISE)] += microseconds / spent.total()
     return shares
 
 
@@ -84,15 +82,15 @@ def kinds_of_operations(program: str) -> dict[str, str]:
         origin = re.search(r'op_name="([^"]*)"', line)
         called = re.search(r"calls=(%\S+?),", line)
         if opcode == "dot" or (called and called[1] in with_product):
-            kinds[name] = KINDS[0]
+            kinds[name] = PRODUCTS
         elif origin and re.search(r"threefry|_uniform|_normal|random_bits", origin[1]):
-            kinds[name] = KINDS[1]
+            kinds[name] = RANDOM_NUMBERS
         elif opcode == "while":
-            kinds[name] = KINDS[2]
+            kinds[name] = LOOPS
         elif re.match(r"(wrapped_)?(copy|transpose)", name):
-            kinds[name] = KINDS[3]
+            kinds[name] = COPIES
         else:
-            kinds[name] = KINDS[4]
+            kinds[name] = ELEMENTWISE
     return kinds
 
 

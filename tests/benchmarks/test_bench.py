@@ -157,7 +157,7 @@ ENTRY %main (p: f32[2,2]) -> f32[2,2] {
   ROOT %add.1 = f32[2,2]{1,0} add(%copy.3, %ynn.1)
 }
 """
-    products, randoms, loops, copies, rest, _ = profile.KINDS
+    products, randoms, loops, copies, rest = profile.KINDS
     found = profile.kinds_of_operations(program)
     expected = {"ynn.1": products, "while.1": randoms, "while.2": loops, "copy.3": copies, "add.1": rest}
     assert {name: found[name] for name in expected} == expected

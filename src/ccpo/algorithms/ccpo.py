@@ -258,13 +258,18 @@ def deployed_actor(config: Config, state: State) -> list:
     return state.actor_average if config.average_rate > 0 else state.actor
 
 
-def seen_threshold(config: Config, problem: Problem, thresholds: Array) -> Array:
-    """Thresholds as the networks see them: normalised, and beyond the behaviour thresholds only in part: [...] → [...].
+def drawn_in(config: Config, problem: Problem, thresholds: Array) -> Array:
+    """Thresholds with only a share of what they have beyond the behaviour thresholds: [...] → [...].
 
-    Nothing is collected out there, so what the networks make of such an input is a guess; a near input is a near guess.
+    Nothing is collected out there, so what networks make of such an input is a guess; a near input is a near guess.
     """
     beyond = thresholds - jnp.clip(thresholds, problem.behaviour_thresholds[0], problem.behaviour_thresholds[-1])
-    return networks.normalise_threshold(thresholds - (1.0 - config.beyond_share) * beyond, problem.threshold_range)
+    return thresholds - (1.0 - config.beyond_share) * beyond
+
+
+def seen_threshold(config: Config, problem: Problem, thresholds: Array) -> Array:
+    """Thresholds as the networks see them: drawn in and normalised, [...] → [...]."""
+    return networks.normalise_threshold(drawn_in(config, problem, thresholds), problem.threshold_range)
 
 
 def policy(config: Config, problem: Problem, params: list, obs: Array, threshold: Array) -> tuple[Array, Array]:
@@ -496,10 +501,10 @@ def cost_target(config: Config, problem: Problem, state: State, thresholds: Arra
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     spread = jnp.sqrt(state.cost_variance)
     margin = config.violation_margin * progress * jnp.interp(thresholds, behaviour, spread)
-    margin += (1.0 - config.beyond_share) * jnp.maximum(thresholds - behaviour[-1], 0.0)
     if config.loose_share > 0:
         margin -= problem.spec.episode_length * jnp.maximum(1.0 - progress / config.loose_share, 0.0)
-    return thresholds - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
+    granted = jnp.minimum(thresholds, drawn_in(config, problem, thresholds))
+    return granted - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
 
 
 def q_threshold(
