@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 from experiences import make_config, make_experience, make_problem, make_state
 
@@ -25,5 +26,23 @@ def test_the_actor_goes_back_to_the_old_policy_after_a_burst_of_kl(distance, exp
         np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (after.actor, state.actor_old)), strict=True)
     ]
     assert all(went_back) if expected else not any(went_back)
-    is_afresh = all(not np.any(x) for x in jax.tree.leaves(after.actor_opt))
-    assert is_afresh == expected
+    momentum, sizes = (optax.tree_utils.tree_get(after.actor_opt, name) for name in ("mu", "nu"))
+    assert all(not np.any(x) for x in jax.tree.leaves(momentum)) == expected
+    assert all(np.all(x == 1.0) for x in jax.tree.leaves(sizes)) == expected
+
+
+def test_the_step_after_a_burst_is_no_burst():
+    config = make_config(
+        ccpo, hidden=(128, 128), std_min=0.05, std_max=0.06, mstep_kl_mean_bound=0.0005, refresh_updates=100
+    )
+    state = make_state(ccpo, config, PROBLEM)
+    experience = make_experience(PROBLEM)
+    step = jax.jit(lambda state: ccpo.step(config, PROBLEM, experience, state))
+    for _ in range(20):
+        state, _ = step(state)
+    state = state._replace(actor=jax.tree.map(lambda x: x + 1.0, state.actor_old))
+    bursts = []
+    for _ in range(4):
+        state, metrics = step(state)
+        bursts.append(bool(metrics["mstep/bursts"]))
+    assert bursts == [True, False, False, False]

@@ -6,13 +6,14 @@ import pytest
 from ccpo.maths import networks
 
 
-@pytest.fixture(params=[False, True], ids=["own bodies", "shared body"])
+@pytest.fixture(params=["own bodies", "shared body", "normalised", "normalised shared body"])
 def critics(request, key):
+    shape = {"hidden": (8, 8), "features": 5, "embedding_hidden": 4, "normalised": "normalised" in request.param}
     own = {
-        name: networks.init_versatile_critic(k, 3, 2, hidden=(8, 8), features=5, embedding_hidden=4)
+        name: networks.init_versatile_critic(k, 3, 2, **shape)
         for name, k in zip(("reward", "cost"), jax.random.split(key), strict=True)
     }
-    return networks.share_body(own, "feature") if request.param else own
+    return networks.share_body(own, "feature") if "shared" in request.param else own
 
 
 def layers_of(critics, name):
@@ -45,6 +46,17 @@ def test_features_are_those_of_a_network_of_both_inputs(critics, name, key):
     expected = 10.0 * jnp.tanh(networks.mlp(layers_of(critics, name), joint) / 10.0)
     found = networks.features(critics, obs, action, bound=10.0)[name]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_normalised_layer_sees_deviations_in_units_of_their_spread(key):
+    layers = networks.init_mlp(key, (3, 8, 2), normalised=True)
+    layers[0]["scale"] = jnp.linspace(0.5, 2.0, 8)
+    x = np.asarray(jax.random.normal(key, (5, 3)), np.float64)
+    hidden, last = ({name: np.asarray(value, np.float64) for name, value in layer.items()} for layer in layers)
+    y = x @ hidden["weight"] + hidden["bias"]
+    y = (y - y.mean(axis=1, keepdims=True)) / np.sqrt(y.var(axis=1, keepdims=True) + 1e-5) * hidden["scale"]
+    expected = np.maximum(y, 0.0) @ last["weight"] + last["bias"]
+    np.testing.assert_allclose(networks.mlp(layers, jnp.asarray(x, jnp.float32)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_shared_body_is_that_of_the_first_critic_and_is_one(key):

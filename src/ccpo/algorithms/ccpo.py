@@ -32,6 +32,7 @@ class Config(Settings):
     versatile_policy: bool = setting(True, "CVI: E- and M-step for unseen thresholds too; false is the ablation")
     hidden: tuple[int, ...] = setting((128, 128), "hidden layers of actor, plain critic and ψ", low=1)
     shared_body: bool = setting(False, "the critics of reward and cost share their hidden layers; false: their own")
+    normalised_critic: bool = setting(False, "layer normalisation in the hidden layers of the critics")
     std_min: float = setting(0.1, "smallest scale of the policy, in units where actions span [−1, 1]", above=0, high=10)
     std_max: float = setting(1.0, "largest scale of the policy; it starts halfway between the two", above=0, high=10)
     features: int = setting(32, "F (the paper's M): size of ψ and z", low=1)
@@ -234,8 +235,11 @@ def _init_critic(config: Config, problem: Problem, key: Array) -> dict:
             features=config.features,
             embedding_hidden=config.embedding_hidden,
             kinks_upto=networks.normalise_threshold(high, problem.threshold_range) if config.spread_embedding else 0.0,
+            normalised=config.normalised_critic,
         )
-    return networks.init_plain_critic(key, inputs, spec.action_size, hidden=config.hidden)
+    return networks.init_plain_critic(
+        key, inputs, spec.action_size, hidden=config.hidden, normalised=config.normalised_critic
+    )
 
 
 def horizons(config: Config, problem: Problem) -> dict[str, Horizon]:
@@ -696,11 +700,13 @@ def _mstep(
         mstep.update_multipliers(log, position, kl, bound=bound, rate=config.mstep_multiplier_rate)
         for log, kl, bound in zip(state.kl_multipliers, divergences, bounds, strict=True)
     ]
-    # The multipliers need many updates to answer a burst of KL; going back to π_old stops it at once. Adam starts
-    # afresh: its momentum would lead there again, and its memory of such gradients would hold the actor for long.
+    # The multipliers need many updates to answer a burst of KL; going back to π_old stops it at once. Adam loses its
+    # momentum, which would lead there again. It keeps what it knew of the size of gradients: its very first step,
+    # which knows nothing, is so large that it would be the next burst.
     burst = sum(kl.mean() / bound for kl, bound in zip(divergences, bounds, strict=True)) > BURST
     actor = optax.apply_updates(state.actor, _decayed(config, experience, change))
-    restart = (state.actor_old, optax.adam(config.actor_rate).init(state.actor_old))
+    at_rest = optax.tree_utils.tree_set(state.actor_opt, mu=jax.tree.map(jnp.zeros_like, state.actor_old))
+    restart = (state.actor_old, at_rest)
     actor, actor_opt = jax.tree.map(lambda go, back: jnp.where(burst, back, go), (actor, actor_opt), restart)
     state = state._replace(
         actor=actor,

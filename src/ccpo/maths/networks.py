@@ -1,7 +1,8 @@
 """Networks as plain pytrees: MLPs, the conditioned actor, and the critics Q(s, a | ε).
 
 A layer is `{"weight": [in, out], "bias": [out]}`, a network a list of layers, so that a parameter's path
-(`layers.0.weight`) is also its name in checkpoints and in the deployed policy file.
+(`layers.0.weight`) is also its name in checkpoints and in the deployed policy file. A hidden layer with a third
+parameter, `scale` [out], is normalised.
 """
 
 import math
@@ -24,14 +25,17 @@ Where they share the hidden layers of these networks, those stand under `body`, 
 BODY = "body"
 
 
-def init_mlp(key: Array, sizes: Sequence[int], *, last_gain: float = 1.0) -> list[Layer]:
+def init_mlp(key: Array, sizes: Sequence[int], *, last_gain: float = 1.0, normalised: bool = False) -> list[Layer]:
     """Orthogonal weights with gain √2 (ReLU) and `last_gain` at the end, zero biases."""
     keys = jax.random.split(key, len(sizes) - 1)
     gains = [math.sqrt(2.0)] * (len(sizes) - 2) + [last_gain]
-    return [
+    layers = [
         {"weight": jax.nn.initializers.orthogonal(gain)(k, (n_in, n_out)), "bias": jnp.zeros(n_out)}
         for k, gain, n_in, n_out in zip(keys, gains, sizes[:-1], sizes[1:], strict=True)
     ]
+    if normalised:
+        layers[:-1] = [{**layer, "scale": jnp.ones_like(layer["bias"])} for layer in layers[:-1]]
+    return layers
 
 
 @jax.custom_vjp
@@ -58,8 +62,17 @@ def dense(layer: Layer, x: Array) -> Array:
 def mlp(layers: Sequence[Layer], x: Array) -> Array:
     """ReLU network with a linear last layer."""
     for layer in layers[:-1]:
-        x = jax.nn.relu(dense(layer, x))
+        x = _activate(layer, dense(layer, x))
     return dense(layers[-1], x)
+
+
+def _activate(layer: Layer, x: Array) -> Array:
+    """ReLU; where the layer is normalised, of deviations from the mean of its units, in units of their spread."""
+    if "scale" in layer:
+        deviation = x - x.mean(axis=-1, keepdims=True)
+        variance = jnp.mean(deviation**2, axis=-1, keepdims=True)
+        x = deviation * jax.lax.rsqrt(variance + 1e-5) * jnp.broadcast_to(layer["scale"], x.shape)
+    return jax.nn.relu(x)
 
 
 def normalise_threshold(threshold: Array, threshold_range: tuple[float, float]) -> Array:
@@ -94,7 +107,7 @@ def _joint_mlp(layers: Sequence[Layer], obs: Array, action: Array) -> Array:
     first, rest = layers[0], layers[1:]
     size = obs.shape[-1]
     from_obs = dense({"weight": first["weight"][:size], "bias": first["bias"]}, obs)
-    hidden = jax.nn.relu(from_obs[..., None, :] + matmul(action, first["weight"][size:]))
+    hidden = _activate(first, from_obs[..., None, :] + matmul(action, first["weight"][size:]))
     return mlp(rest, hidden)
 
 
@@ -107,13 +120,14 @@ def init_versatile_critic(
     features: int,
     embedding_hidden: int,
     kinks_upto: float = 0.0,
+    normalised: bool = False,
 ) -> dict[str, list[Layer]]:
     """ψ: [s; a] → ℝ^F and z: ε → ℝ^F; the hidden units of z have their kinks at conditions in [0, kinks_upto]."""
     feature_key, embedding_key = jax.random.split(key)
     first, *rest = init_mlp(embedding_key, (1, embedding_hidden, features))
     kinks = jax.random.uniform(jax.random.fold_in(embedding_key, 1), (embedding_hidden,), maxval=kinks_upto)
     return {
-        "feature": init_mlp(feature_key, (input_size + action_size, *hidden, features)),
+        "feature": init_mlp(feature_key, (input_size + action_size, *hidden, features), normalised=normalised),
         "embedding": [{**first, "bias": -first["weight"][0] * kinks}, *rest],
     }
 
@@ -125,10 +139,10 @@ def embedding(layers: Sequence[Layer], condition: Array) -> Array:
 
 
 def init_plain_critic(
-    key: Array, input_size: int, action_size: int, *, hidden: Sequence[int]
+    key: Array, input_size: int, action_size: int, *, hidden: Sequence[int], normalised: bool = False
 ) -> dict[str, list[Layer]]:
     """The ablation without VVE: one network of [s; ε; a]."""
-    return {"joint": init_mlp(key, (input_size + 1 + action_size, *hidden, 1))}
+    return {"joint": init_mlp(key, (input_size + 1 + action_size, *hidden, 1), normalised=normalised)}
 
 
 def share_body(critics: Critics, network: str) -> Critics:
@@ -165,7 +179,7 @@ def _outputs(critics: Critics, network: str, obs: Array, action: Array) -> dict[
     own = {name: critic[network] for name, critic in critics.items() if name != BODY}
     if BODY not in critics:
         return {name: _joint_mlp(layers, obs, action) for name, layers in own.items()}
-    hidden = jax.nn.relu(_joint_mlp(critics[BODY], obs, action))
+    hidden = _activate(critics[BODY][-1], _joint_mlp(critics[BODY], obs, action))
     return {name: mlp(layers, hidden) for name, layers in own.items()}
 
 
