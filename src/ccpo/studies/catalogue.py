@@ -189,7 +189,6 @@ _TAKEN_BACK_ON_DRONE_RUN = {
     "D16 noise anew at each step": "without-lasting-noise",
     "D16 critics of the whole run": "without-recent-data",
     "D22 thresholds as they are": "without-beyond",
-    "D24 layers as they are": "without-normalised-critic",
 }
 _ANALYTIC = ("StaticBudget", "DriftBudget", "LateBudget", "MomentumBudget", "BalanceBudget")
 _CAR_CIRCLE = {**_TASKS, "quick": ("CarCircle",), "paper": ("CarCircle",)}
