@@ -20,6 +20,7 @@ _HOMES = {
     "load": "ccpo.agent",
     "Policy": "ccpo.runtime",
     "Budget": "ccpo.runtime",
+    "BudgetAware": "ccpo.envs.budget",
     "EpisodeTable": "ccpo.metrics",
     "summarise": "ccpo.metrics",
     "make": "ccpo.envs.registry",

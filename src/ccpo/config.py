@@ -128,14 +128,17 @@ def as_dict(*configs: Any) -> dict[str, Any]:
 
 
 def load_preset(algorithm: str, preset: str, task: str) -> dict[str, Any]:
-    """The preset's values for a task: what it extends, then its `all` table, then the task's own if there is one."""
+    """The preset's values for a task: what it extends, then its `all` table, then the task's own if there is one.
+
+    A variant of a task, `Task-…`, has the values of the task.
+    """
     path = resources.files("ccpo") / "presets" / f"{algorithm}.toml"
     tables = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if preset not in tables:
         raise ConfigError(f"unknown preset '{preset}' of {algorithm}; {did_you_mean(preset, tables)}")
     table = tables[preset]
     base = load_preset(algorithm, table["extends"], task) if "extends" in table else {}
-    return {**base, **table.get("all", {}), **table.get(task, {})}
+    return {**base, **table.get("all", {}), **table.get(task.partition("-")[0], {})}
 
 
 def load_file(path: str) -> dict[str, Any]:

@@ -22,6 +22,8 @@ class EnvSpec:
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     episode_length: int
+    budget_aware: bool = False
+    """Whether observations end with the cost so far, in units of the highest threshold, and the share of time gone."""
 
     @property
     def action_size(self) -> int:

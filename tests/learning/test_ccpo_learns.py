@@ -87,3 +87,15 @@ def test_the_ablations_learn_at_the_behaviour_thresholds(switch, tmp_path):
     seen = [2, 6, 10]
     assert (np.abs(cost[seen] - 1.0) <= 0.15).all(), cost
     assert (np.abs(reward[seen] - 1.0) <= 0.1).all(), reward
+
+
+def test_a_budget_aware_policy_spends_a_budget_in_every_episode(tmp_path):
+    """Drift makes costs differ from episode to episode; a policy that sees them need not let any go beyond."""
+    settings = {"overspend_price": 5.0, "horizon": "finite", "discount": 0.97, "out": tmp_path}
+    agent = ccpo.train("DriftBudget-BudgetAware", **{**SMALL, **settings})
+    for threshold in (15.0, 35.0, 55.0):
+        episodes = agent.evaluate([threshold], episodes=20, workers=1)
+        optimum = find_task("DriftBudget").make().optimal_return(threshold)
+        print(threshold, episodes.cost.round(1), episodes.reward.mean() / optimum)
+        assert (episodes.cost <= 1.1 * threshold).all()
+        assert episodes.reward.mean() >= 0.9 * optimum

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ccpo.envs.budget import BudgetAware
 from ccpo.errors import EnvError, NumericalError
 from ccpo.types import EnvSpec
 
@@ -48,6 +49,7 @@ class CostEnv:
             action_low=tuple(low.ravel().tolist()),
             action_high=tuple(high.ravel().tolist()),
             episode_length=_episode_length(env, task, episode_length),
+            budget_aware=any(isinstance(layer, BudgetAware) for layer in _layers(env)),
         )
         self._low, self._high = low.ravel(), high.ravel()
         self._scale, self._offset = 0.5 * (self._high - self._low), 0.5 * (self._high + self._low)
@@ -202,11 +204,15 @@ def _episode_length(env: gymnasium.Env, task: str, requested: int | None) -> int
 
 def _own_limits(env: Any) -> Iterator[int]:
     """Time limits in the stack of wrappers, layer by layer, since wrappers may forward attributes."""
-    layer = env
-    while layer is not None:
-        attributes = getattr(layer, "__dict__", {})
+    for layer in _layers(env):
         for name in ("_max_episode_steps", "episode_length", "max_episode_steps"):
-            limit = attributes.get(name)
+            limit = getattr(layer, "__dict__", {}).get(name)
             if isinstance(limit, int | np.integer):
                 yield int(limit)
-        layer = attributes.get("env")
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """The stack of wrappers, from the outermost to the environment itself."""
+    while env is not None:
+        yield env
+        env = getattr(env, "__dict__", {}).get("env")

@@ -1,7 +1,7 @@
 """Where environments come from: the tasks known by name, any Gymnasium id, an environment, a factory.
 
 Analytic tasks have variants: `StaticBudget-T20-C0.01` is `StaticBudget` with a horizon of 20 and a cost scale
-of 0.01; any numbers are allowed.
+of 0.01; any numbers are allowed. Every task has a budget-aware one (`ccpo.envs.budget`): `DroneRun-BudgetAware`.
 """
 
 import importlib
@@ -9,7 +9,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Literal, cast
@@ -19,6 +19,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from ccpo.envs.adapter import CostEnv, CostFn
 from ccpo.envs.analytic import ANALYTIC_ENVS
+from ccpo.envs.budget import BudgetAware
 from ccpo.errors import ConfigError, EnvError, did_you_mean
 from ccpo.types import EnvSpec
 
@@ -131,7 +132,25 @@ def find_task(name: str) -> Task:
     return task
 
 
+def _budget_aware(task: Task) -> Task:
+    """The task whose observations also tell what the episode has cost so far and how much of it is over."""
+    return replace(
+        task,
+        name=f"{task.name}-BudgetAware",
+        description=f"{task.description}; sees what it has spent",
+        make=partial(_make_budget_aware, task),
+    )
+
+
+def _make_budget_aware(task: Task) -> gymnasium.Env:
+    return BudgetAware(task.make(), highest_threshold=task.threshold_range[1], episode_length=task.episode_length)
+
+
 def _lookup(name: str) -> Task | None:
+    aware = re.fullmatch(r"(.+?)[-_]?budget[-_]?aware", name, re.IGNORECASE)
+    if aware:
+        task = _lookup(aware[1])
+        return task and _budget_aware(task)
     names = {_fold(known): known for known in TASKS}
     if _fold(name) in names:
         return TASKS[names[_fold(name)]]
