@@ -1,5 +1,8 @@
 """What CCPO's critics learn from, against a plain loop over the steps of each window."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,9 +31,17 @@ def constant_critic(critic):
 @pytest.mark.parametrize("horizon", ["endless", "finite"])
 @pytest.mark.parametrize("cost_discount", [None, 0.9])
 @pytest.mark.parametrize("relabelled", [False, True])
-def test_targets_are_those_of_a_plain_loop(horizon, cost_discount, relabelled):
+@pytest.mark.parametrize("end_cost", [0.0, 3.0])
+def test_targets_are_those_of_a_plain_loop(horizon, cost_discount, relabelled, end_cost):
     config = make_config(
-        ccpo, versatile_critic=False, nstep=3, horizon=horizon, discount=0.8, cost_discount=cost_discount, batch=64
+        ccpo,
+        versatile_critic=False,
+        nstep=3,
+        horizon=horizon,
+        discount=0.8,
+        cost_discount=cost_discount,
+        end_cost=end_cost,
+        batch=64,
     )
     state = make_state(ccpo, config, PROBLEM)
     state = state._replace(critic_target=constant_critic(state.critic_target), reward_unit=jnp.float32(2.0))
@@ -51,7 +62,39 @@ def test_targets_are_those_of_a_plain_loop(horizon, cost_discount, relabelled):
                 if window.terminated[step, i] or window.truncated[step, i]:
                     break
             expected = total if ended else total + factor * BOOTSTRAP[name]
+            if window.terminated[step, i] and name == "cost":
+                skipped = int(window.time_to_go[step, i]) - 1 if horizon == "finite" else 1000
+                expected += factor * end_cost * sum(discount**t for t in range(skipped)) / span
             assert found[name][i] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("relabelled", [False, True])
+def test_cost_beyond_the_budget_is_paid_from_the_reward(relabelled):
+    config = make_config(ccpo, versatile_critic=False, nstep=3, discount=0.8, batch=64, overspend_price=5.0)
+    problem = replace(PROBLEM, spec=replace(PROBLEM.spec, budget_aware=True))
+    state = make_state(ccpo, config, problem)
+    state = state._replace(critic_target=constant_critic(state.critic_target), reward_unit=jnp.float32(2.0))
+    window = replays.sample_windows(make_experience(problem).replay, jax.random.key(1), batch=64, nstep=3)
+    spent = jax.random.uniform(jax.random.key(3), window.reward.shape)
+    window = window._replace(obs=jnp.stack([window.obs[..., 0], spent, window.obs[..., 2]], axis=-1))
+    threshold = window.threshold[0] - relabelled
+    free = make_config(ccpo, versatile_critic=False, nstep=3, discount=0.8, batch=64)
+    found, unpaid = (
+        ccpo.critic_targets(c, problem, state, window, threshold, key=jax.random.key(2)) for c in (config, free)
+    )
+    np.testing.assert_array_equal(found["cost"], unpaid["cost"])
+    unit, charged = Horizon("endless", EPISODE, 0.8).span, 0
+    window, threshold = jax.tree.map(np.asarray, (window, threshold))
+    for i in range(64):
+        paid = 0.0
+        for step in range(1 if relabelled else 3):
+            before = window.obs[step, i, -2] * 7.0
+            paid += 0.8**step * 5.0 * (max(before + window.cost[step, i], threshold[i]) - max(before, threshold[i]))
+            if window.terminated[step, i] or window.truncated[step, i]:
+                break
+        charged += paid > 0
+        assert unpaid["reward"][i] - found["reward"][i] == pytest.approx(paid / unit, rel=1e-4, abs=1e-5)
+    assert 10 < charged < 60
 
 
 @pytest.mark.parametrize("name", ["discount", "cost_discount"])
@@ -59,3 +102,20 @@ def test_an_endless_horizon_needs_a_discount(name):
     with pytest.raises(ConfigError, match="a discount of 1 has no endless horizon; give a smaller one"):
         ccpo.Config(**{name: 1.0})
     ccpo.Config(horizon="finite", **{name: 1.0})
+
+
+@pytest.mark.parametrize("shape", [{}, {"shared_body": True}, {"versatile_critic": False}])
+def test_normalised_critics_come_nearer_to_their_targets(shape):
+    """Under a short horizon targets hardly move, so that many updates on the same steps must lower the loss."""
+    config = make_config(ccpo, normalised_critic=True, discount=0.1, critic_rate=3e-3, batch=64, **shape)
+    state, experience = make_state(ccpo, config, PROBLEM), make_experience(PROBLEM)
+    learn = jax.jit(partial(ccpo.update_critics, config, PROBLEM))
+    losses = []
+    for key in jax.random.split(jax.random.key(0), 200):
+        state, metrics = learn(state, experience, key)
+        losses.append(metrics["critic/cost_loss"])
+    assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
+    network = "joint" if "versatile_critic" in shape else "feature"
+    hidden = state.critic["body"] if "shared_body" in shape else state.critic["cost"][network][:-1]
+    for layer in hidden:
+        assert (layer["scale"] != 1.0).any()

@@ -50,6 +50,27 @@ def test_the_cost_allowed_is_epsilon_less_margin_and_what_is_not_granted_plus_bi
     np.testing.assert_allclose(target, granted - margin + correction, rtol=1e-5)
 
 
+def test_the_lowest_behaviour_threshold_may_stand_for_all_below():
+    """Then its policy, which is also theirs, keeps the lowest of them; the next threshold has its own again."""
+    config = make_config(ccpo, beyond_share=0.0, low_margin=1.0, violation_margin=0.0)
+    state = make_state(ccpo, config, PROBLEM)
+    bottom, (first, second, third) = PROBLEM.threshold_range[0], PROBLEM.behaviour_thresholds
+    asked = np.array([bottom, (bottom + first) / 2, first, (first + second) / 2, second, third], np.float32)
+    granted = [bottom, bottom, bottom, (bottom + second) / 2, second, third]
+    np.testing.assert_allclose(ccpo.cost_target(config, PROBLEM, state, asked, jnp.float32(1.0)), granted, rtol=1e-5)
+    seen = ccpo.seen_threshold(config, PROBLEM, asked)
+    np.testing.assert_allclose(seen[:3], seen[0])
+
+
+def test_one_behaviour_threshold_has_no_next_one():
+    problem = make_problem((4.0,))
+    config = make_config(ccpo, low_margin=0.5, violation_margin=0.0)
+    target = ccpo.cost_target(
+        config, problem, make_state(ccpo, config, problem), np.float32([4.0, 7.0]), jnp.float32(1)
+    )
+    np.testing.assert_allclose(target, [2.5, 5.5])
+
+
 @pytest.mark.parametrize(("predicted", "expected"), [(-0.3, -0.15), (0.3, 0.03), (-100.0, -1.0), (100.0, 0.2)])
 def test_measured_costs_correct_the_constraint_quickly_one_way_and_slowly_the_other(predicted, expected):
     """`predicted` is what the critic says beyond what is measured; the correction starts from 0."""

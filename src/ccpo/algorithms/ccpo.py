@@ -113,12 +113,28 @@ class Config(Settings):
         1.0, "share of feedback_rate at which a correction grows that allows more cost", low=0, high=1
     )
     violation_margin: float = setting(0.0, "safety margin in standard deviations of measured episodic cost", low=0)
+    end_cost: float = setting(
+        0.0, "what an early end costs for each step that it skips, in units of the highest threshold's mean", low=0
+    )
     loose_share: float = setting(
         0.0, "share of the run over which the cost allowed comes down from a whole episode's to ε", low=0, high=1
     )
     beyond_share: float = setting(
         1.0,
         "share of what ε has beyond the behaviour thresholds that networks see and the E-step grants",
+        low=0,
+        high=1,
+    )
+    overspend_price: float = setting(
+        0.0,
+        "budget-aware tasks: what each unit of cost beyond ε takes from the reward, in the reward's root mean square, "
+        "instead of a constraint on the mean cost; 0 is off",
+        low=0,
+    )
+    low_margin: float = setting(
+        0.0,
+        "margin at the lowest behaviour threshold, as a share of its distance to the lowest threshold of the range; "
+        "it fades towards the next behaviour threshold",
         low=0,
         high=1,
     )
@@ -162,6 +178,8 @@ BURST = 8.0
 """KL over its bound, of mean and scale together and averaged over thresholds, that an M-step does not go on from."""
 SPREAD_RATE = 0.1
 LEVEL_STATES = 32
+UNBOUNDED = 1e6
+"""In the critic's unit, in which Q_c is of order one."""
 
 
 class State(NamedTuple):
@@ -191,6 +209,11 @@ class State(NamedTuple):
 def init(config: Config, problem: Problem, key: Array) -> State:
     """The state before the first step."""
     spec = problem.spec
+    if config.overspend_price > 0 and not spec.budget_aware:
+        raise ConfigError(
+            f"overspend_price={config.overspend_price:g} needs to see what an episode has cost so far, which "
+            f"'{spec.task}' does not show; give a budget-aware task, such as DroneRun-BudgetAware"
+        )
     actor_key, reward_key, cost_key, key = jax.random.split(key, 4)
     actor = networks.init_actor(actor_key, spec.observation_size + 1, spec.action_size, hidden=config.hidden)
     critic: networks.Critics = {
@@ -437,7 +460,10 @@ def fine_tuning(config: Config, progress: Array) -> Array:
 def critic_targets(
     config: Config, problem: Problem, state: State, window: Transition, threshold: Array, *, key: Array
 ) -> dict[str, Array]:
-    """y = Σ γⁱ f_i + γⁿ E_π[Q_target(s_n, a' | ε)], in units that make Q of order one: {name: [B]}."""
+    """y = Σ γⁱ f_i + γⁿ E_π[Q_target(s_n, a' | ε)], in units that make Q of order one: {name: [B]}.
+
+    Beyond an early end there is no reward, and the cost that the steps it skips are charged.
+    """
     look = horizons(config, problem)
     units = {
         "reward": state.reward_unit * look["reward"].span,
@@ -446,7 +472,7 @@ def critic_targets(
     ended = window.terminated | window.truncated
     # Later steps of a window follow the threshold of the data: under another one, only the first says what is true.
     limit = jnp.where(threshold == window.threshold[0], config.nstep, 1)
-    gains = {"reward": window.reward, "cost": window.cost}
+    gains = {"reward": window.reward - _overspending(config, problem, state, window, threshold), "cost": window.cost}
     returns = {name: nstep_return(x, ended, look[name].discount, limit=limit) for name, x in gains.items()}
     last = returns["reward"].last
     obs, terminated, time_to_go = (
@@ -462,10 +488,21 @@ def critic_targets(
         action = jnp.concatenate([action, 2.0 * mean[..., None, :] - action], axis=-2)
     inputs = critic_inputs(config, problem, obs, time_to_go - 1)
     q = q_values(config, problem, state.critic_target, inputs, action, threshold)
+    after_end = {"reward": 0.0, "cost": config.end_cost * look["cost"].rest(time_to_go - 1)}
     return {
-        name: returns[name].value / units[name] + returns[name].discount * alive * q[name].mean(axis=-1)
+        name: returns[name].value / units[name]
+        + returns[name].discount * (alive * q[name].mean(axis=-1) + terminated * after_end[name])
         for name in gains
     }
+
+
+def _overspending(config: Config, problem: Problem, state: State, window: Transition, threshold: Array) -> Array:
+    """What steps are charged for their cost beyond the budget ε, given what their episode had spent before: [n, B]."""
+    if config.overspend_price == 0:
+        return jnp.zeros_like(window.reward)
+    beyond = window.obs[..., -2] * problem.threshold_range[1] - threshold[None, :]
+    overspent = jnp.maximum(beyond + window.cost, 0.0) - jnp.maximum(beyond, 0.0)
+    return config.overspend_price * state.reward_unit * overspent
 
 
 def draw_conditions(config: Config, problem: Problem, experience: Experience, key: Array) -> Array:
@@ -501,13 +538,17 @@ def cost_target(config: Config, problem: Problem, state: State, thresholds: Arra
 
     The margin grows with the run's progress: early costs spread widely because the policy still changes. Beyond the
     highest behaviour threshold no cost is measured and no state visited: only a share of what ε has there is granted.
+    Below the lowest one, where the same holds, its policy may have to do for all: `low_margin`.
     """
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     spread = jnp.sqrt(state.cost_variance)
     margin = config.violation_margin * progress * jnp.interp(thresholds, behaviour, spread)
     if config.loose_share > 0:
         margin -= problem.spec.episode_length * jnp.maximum(1.0 - progress / config.loose_share, 0.0)
+    low = problem.threshold_range[0]
+    fading = jnp.interp(thresholds, behaviour[:2], jnp.array([1.0, 0.0])[: len(behaviour)])
     granted = jnp.minimum(thresholds, drawn_in(config, problem, thresholds))
+    granted = jnp.maximum(granted - config.low_margin * (behaviour[0] - low) * fading, low)
     return granted - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
 
 
@@ -523,11 +564,13 @@ def q_threshold(
 ) -> Array:
     """The bound on E_s E_q[Q_c], in the critic's unit, for q_cost [C, S, K] under the old policy: [C] → [C].
 
-    value: ε_q itself, as in Eq. (8). advantage: E_s E_π[Q_c] + gain·(ε_q − level), which bounds the *change* of Q_c;
-    the level is averaged over many batches, so that the states a batch happens to hold do not decide what is safe.
-    What a step may be made to lower Q_c by is a share of what the trust region can, √(2κ)·σ_a(Q_c) in each state;
-    the rest of the trust region is the reward's.
+    None where the reward pays for overspending. value: ε_q itself, as in Eq. (8).
+    advantage: E_s E_π[Q_c] + gain·(ε_q − level), which bounds the *change* of Q_c; the level is averaged over many
+    batches, so that the states a batch happens to hold do not decide what is safe. What a step may be made to lower
+    Q_c by is a share of what the trust region can, √(2κ)·σ_a(Q_c) in each state; the rest of it is the reward's.
     """
+    if config.overspend_price > 0:
+        return jnp.full_like(thresholds, UNBOUNDED)
     target = cost_target(config, problem, state, thresholds, progress)
     if config.constraint == "value":
         return target / problem.threshold_range[1]
