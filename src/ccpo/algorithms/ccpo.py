@@ -125,18 +125,18 @@ class Config(Settings):
         low=0,
         high=1,
     )
-    overspend_price: float = setting(
-        0.0,
-        "budget-aware tasks: what each unit of cost beyond ε takes from the reward, in the reward's root mean square, "
-        "instead of a constraint on the mean cost; 0 is off",
-        low=0,
-    )
     low_margin: float = setting(
         0.0,
         "margin at the lowest behaviour threshold, as a share of its distance to the lowest threshold of the range; "
         "it fades towards the next behaviour threshold",
         low=0,
         high=1,
+    )
+    overspend_price: float = setting(
+        0.0,
+        "budget-aware tasks: what each unit of cost beyond ε takes from the reward, in the reward's root mean square, "
+        "instead of a constraint on the mean cost; 0 is off",
+        low=0,
     )
     average_rate: float = setting(
         0.0, "rate of the averaged actor that is deployed; 0 deploys the actor itself", low=0, high=1
