@@ -13,6 +13,7 @@ TINY: dict[str, Any] = {
     "rollout_length": 20,
     "warmup_steps": 240,
     "checkpoint_every": 240,
+    "choice_share": 0.5,
     "replay_steps": 1200,
     "hidden": (8, 8),
     "features": 4,

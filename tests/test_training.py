@@ -323,7 +323,7 @@ def test_a_single_environment_serves_all_lanes_in_turn(tmp_path):
 
 def test_the_acting_policy_is_the_learners(tmp_path):
     """NumPy in the workers and in deployment agrees with the learner's own `act`."""
-    trainer = make_trainer(tmp_path)
+    trainer = make_trainer(tmp_path, choice_share=0.0)
     trainer.train()
     policy = trainer.policy()
     rng = np.random.default_rng(0)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ccpo import choice as choices
 from ccpo import replay as replays
 from ccpo import trees
 from ccpo.config import Settings, as_dict, setting
@@ -58,6 +59,13 @@ class LoopConfig(Settings):
         high=100,
     )
     start_share: float = setting(0.2, "the share of the run that each of several starts takes", above=0, high=0.5)
+    choice_share: float = setting(
+        0.0,
+        "the last share of the run from which the policy whose training episodes, as deployed, were best is deployed; "
+        "0: the newest is",
+        low=0,
+        high=1,
+    )
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
     replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
     checkpoint_every: int = setting(20_000, "environment steps between checkpoints", low=1)
@@ -77,6 +85,11 @@ class LoopConfig(Settings):
         if self.deployed_lanes > self.lanes_per_threshold:
             raise ConfigError(
                 f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}"
+            )
+        if self.choice_share > 0 and self.deployed_lanes == 0:
+            raise ConfigError(
+                f"choice_share={self.choice_share:g} judges policies by lanes that act as deployed, of which there are "
+                "none; give deployed_lanes=1, or choice_share=0"
             )
         if self.starts > 1 and self.starts * self.start_share >= 1.0:
             raise ConfigError(
@@ -133,11 +146,16 @@ class _Schedule:
         self._every = max(1, round(loop.checkpoint_every / self.steps_each))
         self._correlation = loop.noise_correlation
         self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
+        self._choice_from = 1.0 - loop.choice_share
         self.slots = self.rollout * max(1, loop.replay_steps // self.steps_each)
 
     def progress_after(self, iteration: int) -> np.float32:
         """The share of the run that is over; all starts together take the same part of it."""
         return np.float32(self._pace * (iteration + 1) / self.iterations)
+
+    def chooses_from(self, iteration: int) -> bool:
+        """Whether the policy that acts in this iteration may be the one that is deployed."""
+        return iteration >= self._warmup and self.progress_after(iteration) > self._choice_from
 
     def checkpoints_after(self, iteration: int) -> bool:
         return (iteration + 1) % self._every == 0 or iteration + 1 in (self.adoption, self.end)
@@ -174,6 +192,7 @@ class Trainer:
         self.state = compiled_init(algorithm, config, self.problem)(jax.random.key(self.seed))
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
+        self.choice = choices.init(self.acting.deploy)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
         self._steps_before = (start or 0) * self.schedule.start_iterations * self.schedule.steps_each
 
@@ -225,7 +244,7 @@ class Trainer:
             collector.start(self.schedule.order(self.iteration, self.acting))
             rollout = collector.wait()
             while self.iteration < self.schedule.end:
-                more = self.iteration + 1 < self.schedule.end
+                more, acted = self.iteration + 1 < self.schedule.end, self.acting
                 if more:
                     self.acting = self.algorithm.acting(self.config, self.problem, self.state)
                     collector.start(self.schedule.order(self.iteration + 1, self.acting))
@@ -233,6 +252,12 @@ class Trainer:
                 material = (self.state, self.replay, rollout.transition, rollout.statistics, progress)
                 self.state, self.replay, metrics = yield material
                 following = collector.wait() if more else rollout
+                self.choice = choices.offer(
+                    self.choice,
+                    acted.deploy,
+                    rollout.episodes,
+                    eligible=self.schedule.chooses_from(self.iteration),
+                )
                 self._account(rollout, jax.device_get(metrics), log, display=display, began=began)
                 rollout = following
 
@@ -282,6 +307,7 @@ class Trainer:
             "state": trees.to_arrays(self.state),
             "replay": trees.to_arrays(self.replay),
             "acting": trees.to_arrays({"explore": self.acting.explore, "deploy": self.acting.deploy}),
+            "choice": trees.to_arrays(self.choice),
         }
         info = {
             "task": self.problem.spec.task,
@@ -296,10 +322,10 @@ class Trainer:
         self.policy().save(self.run.path / "policy.safetensors")
 
     def policy(self) -> Policy:
-        """The deployable policy as it stands now."""
+        """The deployable policy: the one chosen so far, else as it stands now."""
         acting = self.algorithm.acting(self.config, self.problem, self.state)
         return Policy.create(
-            acting.deploy,
+            self.choice.arrays if self.choice.made else acting.deploy,
             acting.net,
             self.problem.spec,
             algorithm=self.algorithm.__name__.rpartition(".")[2],
@@ -326,6 +352,8 @@ class Trainer:
         template = {"explore": self.acting.explore, "deploy": self.acting.deploy}
         arrays = trees.from_arrays(template, groups["acting"], source=source)
         self.acting = self.acting._replace(**jax.tree.map(np.array, arrays))
+        self.choice = trees.from_arrays(self.choice, groups.get("choice", {}), source=source)
+        self.choice = jax.tree.map(np.array, self.choice)
         self.iteration, self.seconds = info["iteration"], info["seconds"]
         self.cumulative_cost = info["cumulative_cost"]
         self._save_policy()  # a kill after the checkpoint's renaming leaves an older one
