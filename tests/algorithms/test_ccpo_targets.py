@@ -68,6 +68,28 @@ def test_targets_are_those_of_a_plain_loop(horizon, cost_discount, relabelled, e
             assert found[name][i] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize("deployed", [False, True])
+def test_targets_follow_the_policy_as_it_explores_or_as_it_is_deployed(deployed):
+    """Nothing is random in what is deployed; and with critics that see actions, noise changes what they say."""
+    config = make_config(ccpo, nstep=1, batch=64, deployed_targets=deployed)
+    state = make_state(ccpo, config, PROBLEM)
+    window = replays.sample_windows(make_experience(PROBLEM).replay, jax.random.key(1), batch=64, nstep=1)
+    first, second = (
+        ccpo.critic_targets(config, PROBLEM, state, window, window.threshold[0], key=jax.random.key(key))
+        for key in (2, 3)
+    )
+    for name in first:
+        assert np.array_equal(first[name], second[name]) == deployed
+    if deployed:
+        obs = state.normaliser(window.next_obs[0])
+        mean, _ = ccpo.policy(config, PROBLEM, state.actor, obs, window.threshold[0])
+        q = ccpo.q_values(config, PROBLEM, state.critic_target, obs, mean[:, None], window.threshold[0])
+        alive = ~np.asarray(window.terminated[0])
+        unit = 7.0 / EPISODE * Horizon("endless", EPISODE, config.discount).span
+        expected = window.cost[0] / unit + config.discount * alive * q["cost"][:, 0]
+        np.testing.assert_allclose(first["cost"], expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("relabelled", [False, True])
 def test_cost_beyond_the_budget_is_paid_from_the_reward(relabelled):
     config = make_config(ccpo, versatile_critic=False, nstep=3, discount=0.8, batch=64, overspend_price=5.0)

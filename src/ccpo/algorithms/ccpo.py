@@ -53,6 +53,9 @@ class Config(Settings):
         "actions over which a target takes the mean of Q at its last state, in antithetic pairs; 1: one sample",
         low=1,
     )
+    deployed_targets: bool = setting(
+        False, "critics judge the policy as deployed: targets and levels of cost take its mean; false: as it explores"
+    )
     steady_critic: bool = setting(True, "the E-step reads the target critics, which are averages; false: the newest")
     batch: int = setting(256, "transitions an update for the critics", low=1)
     conditions: int = setting(4, "thresholds an update for E- and M-step", low=1)
@@ -104,6 +107,9 @@ class Config(Settings):
     level_rate: float = setting(0.02, "rate of the running level of Q_c, at each update", above=0, high=1)
     rate_decay: float = setting(
         0.0, "share of the actor's and critics' rates that is gone at the end of the run", low=0, high=1
+    )
+    bound_decay: float = setting(
+        0.0, "share of the M-step's trust regions that is gone at the end of the run", low=0, high=1
     )
     feedback_rate: float = setting(
         0.0, "rate at which measured episodic costs correct q_threshold; 0 is off", low=0, high=1
@@ -397,7 +403,7 @@ def update_cost_level(config: Config, problem: Problem, state: State, experience
     condition = jnp.broadcast_to(thresholds[:, None], (config.knots, LEVEL_STATES))
     steps = draw_states(config, problem, experience, condition, state_key)
     obs = state.normaliser(steps.obs)
-    action = gaussian.sample(action_key, *policy(config, problem, state.actor, obs, condition), count=1)
+    action = _judged_actions(config, action_key, *policy(config, problem, state.actor, obs, condition), count=1)
     inputs = critic_inputs(config, problem, obs, steps.time_to_go)
     q = pool_q(config, problem, state.critic, inputs, action, thresholds[:, None])["cost"]
     fresh = q.mean(axis=(1, 2)) * problem.threshold_range[1]
@@ -483,9 +489,7 @@ def critic_targets(
     if look["cost"].sees_time:
         alive &= time_to_go > 1
     mean, std = policy(config, problem, state.actor, obs, threshold)
-    action = gaussian.sample(key, mean, std, count=(config.target_samples + 1) // 2)
-    if config.target_samples > 1:
-        action = jnp.concatenate([action, 2.0 * mean[..., None, :] - action], axis=-2)
+    action = _judged_actions(config, key, mean, std, count=config.target_samples)
     inputs = critic_inputs(config, problem, obs, time_to_go - 1)
     q = q_values(config, problem, state.critic_target, inputs, action, threshold)
     after_end = {"reward": 0.0, "cost": config.end_cost * look["cost"].rest(time_to_go - 1)}
@@ -494,6 +498,17 @@ def critic_targets(
         + returns[name].discount * (alive * q[name].mean(axis=-1) + terminated * after_end[name])
         for name in gains
     }
+
+
+def _judged_actions(config: Config, key: Array, mean: Array, std: Array, *, count: int) -> Array:
+    """Actions of the policy that the critics judge, mean and scale [..., A] → [..., K, A].
+
+    The mean alone as deployed, else `count` samples, in antithetic pairs if there are several.
+    """
+    if config.deployed_targets:
+        return mean[..., None, :]
+    action = gaussian.sample(key, mean, std, count=(count + 1) // 2)
+    return action if count == 1 else jnp.concatenate([action, 2.0 * mean[..., None, :] - action], axis=-2)
 
 
 def _overspending(config: Config, problem: Problem, state: State, window: Transition, threshold: Array) -> Array:
@@ -738,7 +753,8 @@ def _mstep(
     grads, result = jax.grad(loss, has_aux=True)(state.actor)
     change, actor_opt = optax.adam(config.actor_rate).update(grads, state.actor_opt)
     divergences = (result.kl_mean, result.kl_std)
-    bounds = (config.mstep_kl_mean_bound, config.mstep_kl_std_bound)
+    left = 1.0 - config.bound_decay * experience.progress
+    bounds = (left * config.mstep_kl_mean_bound, left * config.mstep_kl_std_bound)
     multipliers = [
         mstep.update_multipliers(log, position, kl, bound=bound, rate=config.mstep_multiplier_rate)
         for log, kl, bound in zip(state.kl_multipliers, divergences, bounds, strict=True)
