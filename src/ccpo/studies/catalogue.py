@@ -189,6 +189,9 @@ _TAKEN_BACK_ON_DRONE_RUN = {
     "D16 noise anew at each step": "without-lasting-noise",
     "D16 critics of the whole run": "without-recent-data",
     "D22 thresholds as they are": "without-beyond",
+    "D24 plain critics' layers": "without-normalised-critics",
+    "D26 the newest policy": "without-choice",
+    "D27 critics of the noisy policy": "without-deployed-targets",
 }
 _ANALYTIC = ("StaticBudget", "DriftBudget", "LateBudget", "MomentumBudget", "BalanceBudget")
 _CAR_CIRCLE = {**_TASKS, "quick": ("CarCircle",), "paper": ("CarCircle",)}
