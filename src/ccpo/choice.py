@@ -15,8 +15,8 @@ class Choice(NamedTuple):
     """The best policy so far, what it was worth, and the running worth of those that act now."""
 
     arrays: dict[str, np.ndarray]
-    best: np.ndarray
-    running: np.ndarray
+    best: np.float32
+    running: np.float32
 
     @property
     def made(self) -> bool:

@@ -155,7 +155,7 @@ class _Schedule:
 
     def chooses_from(self, iteration: int) -> bool:
         """Whether the policy that acts in this iteration may be the one that is deployed."""
-        return iteration >= self._warmup and self.progress_after(iteration) > self._choice_from
+        return iteration >= self._warmup and float(self.progress_after(iteration)) > self._choice_from
 
     def checkpoints_after(self, iteration: int) -> bool:
         return (iteration + 1) % self._every == 0 or iteration + 1 in (self.adoption, self.end)
