@@ -66,9 +66,15 @@ def weighted_likelihood(
 
     weights [C, S, K], action [C, S, K, A], the rest [C, S, A] → [C].
     """
-    fit_mean = gaussian.log_density(action, mean[..., None, :], std_old[..., None, :])
-    fit_std = gaussian.log_density(action, mean_old[..., None, :], std[..., None, :])
-    return -jnp.mean(jnp.sum(weights * (fit_mean + fit_std), axis=-1), axis=-1)
+    # Gaussians need no more of the samples than two moments, here around the old mean; gradients then have no axis K.
+    distance = action - mean_old[..., None, :]
+    first, second = (jnp.einsum("csk,cska->csa", weights, x) for x in (distance, distance**2))
+    total = jnp.sum(weights, axis=-1)[..., None]
+    moved = mean - mean_old
+    fit_mean = (second - 2.0 * first * moved + total * moved**2) / std_old**2 + total * jnp.log(std_old**2)
+    fit_std = second / std**2 + total * jnp.log(std**2)
+    each = 0.5 * (fit_mean + fit_std) + total * math.log(2.0 * math.pi)
+    return jnp.mean(jnp.sum(each, axis=-1), axis=-1)
 
 
 def mstep_loss(
