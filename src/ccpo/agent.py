@@ -93,7 +93,7 @@ class Agent:
             self.policy.net.arrays,
             self.policy.net.config,
             thresholds=thresholds,
-            episodes=episodes,
+            episodes=range(episodes),
             seed=seed,
             stochastic=stochastic,
             workers=workers,

@@ -1,7 +1,8 @@
 """Evaluation: thresholds × episodes → a table of episodes.
 
 Each threshold is one job: a fresh environment, its episodes one after the other, seeds that are a function of
-(seed, threshold, episode) and never training's. What a job returns does not depend on how jobs share processes.
+(seed, threshold, episode) and, unless training itself asks, never training's. What a job returns does not depend on how
+jobs share processes.
 """
 
 import multiprocessing
@@ -21,9 +22,10 @@ from ccpo.types import Episode
 
 class _Job(NamedTuple):
     threshold: float
-    episodes: int
+    episodes: range
     seed: int
     stochastic: bool
+    training: bool
 
 
 def evaluate_episodes(
@@ -32,14 +34,15 @@ def evaluate_episodes(
     net: NetConfig,
     *,
     thresholds: Sequence[float],
-    episodes: int,
+    episodes: range,
     seed: int = 0,
     stochastic: bool = False,
+    training: bool = False,
     workers: int | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[list[Episode]]:
     """The episodes of each threshold, in order. `advance` is told of each number of finished episodes."""
-    jobs = [_Job(float(t), episodes, seed, stochastic) for t in thresholds]
+    jobs = [_Job(float(t), episodes, seed, stochastic, training) for t in thresholds]
     workers = min(len(jobs), os.cpu_count() or 1 if workers is None else workers)
     results: list[list[Episode]] = [[] for _ in jobs]
     for index, result in _run(factory, arrays, net, jobs, workers):
@@ -67,14 +70,15 @@ def _run_job(factory: EnvFactory, arrays: dict[str, np.ndarray], net: NetConfig,
     policy, env = make_net(arrays, net), factory()
     millis = round(job.threshold * 1000)
     try:
-        return [_run_episode(policy, env, job, (job.seed, millis, index)) for index in range(job.episodes)]
+        return [_run_episode(policy, env, job, (job.seed, millis, index)) for index in job.episodes]
     finally:
-        env.close()
+        if not factory.single_instance:  # the user's own environment stays open
+            env.close()
 
 
 def _run_episode(policy: PolicyNet | CombinedNet, env: CostEnv, job: _Job, entropy: tuple[int, ...]) -> Episode:
     rng = np.random.default_rng(entropy)
-    obs = env.reset(episode_seed(*entropy, evaluation=True))
+    obs = env.reset(episode_seed(*entropy, evaluation=not job.training))
     threshold = np.float32(job.threshold)
     reward, cost, length, ended = 0.0, 0.0, 0, False
     while not ended:

@@ -26,6 +26,7 @@ from ccpo.config import Settings, as_dict, setting
 from ccpo.envs.registry import EnvFactory
 from ccpo.envs.workers import Collector, Order, Rollout
 from ccpo.errors import ConfigError, FormatError, NumericalError
+from ccpo.evaluation import evaluate_episodes
 from ccpo.runs import ProgressLog, Run, versions
 from ccpo.runtime import Policy
 from ccpo.types import Acting, EnvSpec, Episode, Experience, Problem
@@ -61,10 +62,21 @@ class LoopConfig(Settings):
     start_share: float = setting(0.2, "the share of the run that each of several starts takes", above=0, high=0.5)
     choice_share: float = setting(
         0.0,
-        "the last share of the run from which the policy whose training episodes, as deployed, were best is deployed; "
-        "0: the newest is",
+        "the last share of the run whose policies play for deployment, in training episodes after it; 0: the newest is "
+        "deployed",
         low=0,
         high=1,
+    )
+    finalists: int = setting(
+        16, "how many of these policies play; the worse half leaves after each round", low=1, high=1000
+    )
+    final_episodes: int = setting(
+        4,
+        "episodes of each under each behaviour threshold in the first round; twice as many in each further one",
+        low=1,
+    )
+    violation_price: float = setting(
+        3.0, "in the final, the share of an episode's reward that a cost of twice the threshold takes", low=0
     )
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
     replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
@@ -85,11 +97,6 @@ class LoopConfig(Settings):
         if self.deployed_lanes > self.lanes_per_threshold:
             raise ConfigError(
                 f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}"
-            )
-        if self.choice_share > 0 and self.deployed_lanes == 0:
-            raise ConfigError(
-                f"choice_share={self.choice_share:g} judges policies by lanes that act as deployed, of which there are "
-                "none; give deployed_lanes=1, or choice_share=0"
             )
         if self.starts > 1 and self.starts * self.start_share >= 1.0:
             raise ConfigError(
@@ -146,16 +153,20 @@ class _Schedule:
         self._every = max(1, round(loop.checkpoint_every / self.steps_each))
         self._correlation = loop.noise_correlation
         self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
-        self._choice_from = 1.0 - loop.choice_share
+        late = math.ceil(loop.choice_share * self.iterations)
+        self._late = 0 if is_start else min(late, self.iterations - self.adoption)
+        self.finalists = min(loop.finalists, self._late)
         self.slots = self.rollout * max(1, loop.replay_steps // self.steps_each)
 
     def progress_after(self, iteration: int) -> np.float32:
         """The share of the run that is over; all starts together take the same part of it."""
         return np.float32(self._pace * (iteration + 1) / self.iterations)
 
-    def chooses_from(self, iteration: int) -> bool:
-        """Whether the policy that acts in this iteration may be the one that is deployed."""
-        return iteration >= self._warmup and float(self.progress_after(iteration)) > self._choice_from
+    def finalist_after(self, iteration: int) -> int | None:
+        """Which finalist the policy is that this iteration leaves: they lie evenly in the late part of the run."""
+        late = iteration - (self.iterations - self._late)
+        index = (late + 1) * self.finalists // max(1, self._late)
+        return index - 1 if late >= 0 and index > late * self.finalists // self._late else None
 
     def checkpoints_after(self, iteration: int) -> bool:
         return (iteration + 1) % self._every == 0 or iteration + 1 in (self.adoption, self.end)
@@ -192,21 +203,26 @@ class Trainer:
         self.state = compiled_init(algorithm, config, self.problem)(jax.random.key(self.seed))
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
-        self.choice = choices.init(self.acting.deploy)
+        self.choice = choices.init(self.acting.deploy, self.schedule.finalists)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
         self._steps_before = (start or 0) * self.schedule.start_iterations * self.schedule.steps_each
 
     @property
     def steps(self) -> int:
-        return self.iteration * self.schedule.steps_each
+        return self.iteration * self.schedule.steps_each + int(self.choice.steps)
+
+    @property
+    def finished(self) -> bool:
+        return self.iteration >= self.schedule.end and (self.choice.made or not self.schedule.finalists)
 
     def train(self, display: Display = lambda _: None) -> None:
-        """Run the remaining iterations."""
+        """Run the remaining iterations, then the final."""
         learn = compiled_learn(self.algorithm, self.config, self.problem)
         turns = self.turns(display)
         material = next(turns, None)
         while material is not None:
             material = _send(turns, learn(*material))
+        self.choose(display)
 
     def begin(self, display: Display = lambda _: None) -> None:
         """Train, or continue, several starts and take over the one whose latest episodes, as deployed, earned most."""
@@ -244,7 +260,7 @@ class Trainer:
             collector.start(self.schedule.order(self.iteration, self.acting))
             rollout = collector.wait()
             while self.iteration < self.schedule.end:
-                more, acted = self.iteration + 1 < self.schedule.end, self.acting
+                more = self.iteration + 1 < self.schedule.end
                 if more:
                     self.acting = self.algorithm.acting(self.config, self.problem, self.state)
                     collector.start(self.schedule.order(self.iteration + 1, self.acting))
@@ -252,12 +268,10 @@ class Trainer:
                 material = (self.state, self.replay, rollout.transition, rollout.statistics, progress)
                 self.state, self.replay, metrics = yield material
                 following = collector.wait() if more else rollout
-                self.choice = choices.offer(
-                    self.choice,
-                    acted.deploy,
-                    rollout.episodes,
-                    eligible=self.schedule.chooses_from(self.iteration),
-                )
+                finalist = self.schedule.finalist_after(self.iteration)
+                if finalist is not None:
+                    arrays = self.algorithm.acting(self.config, self.problem, self.state).deploy
+                    choices.enter(self.choice, finalist, arrays)
                 self._account(rollout, jax.device_get(metrics), log, display=display, began=began)
                 rollout = following
 
@@ -274,8 +288,49 @@ class Trainer:
         log.write(row)
         if self.schedule.checkpoints_after(self.iteration - 1):
             self.save()
-        total = self.schedule.iterations * self.schedule.steps_each
-        display(Progress(self._steps_before + self.steps, total, rollout.episodes, row, self.run.path))
+        display(Progress(self._steps_before + self.steps, self.total_steps, rollout.episodes, row, self.run.path))
+
+    def choose(self, display: Display = lambda _: None) -> None:
+        """Let the finalists, if there are any, play for deployment; the episodes are training's, and all count."""
+        if self.finished or self.iteration < self.schedule.end:
+            return
+        net = self.acting.net
+        began = time.perf_counter() - self.seconds
+
+        def play(index: int, indices: range) -> list[float]:
+            results = evaluate_episodes(
+                self.factory,
+                self.choice.finalist(index),
+                net,
+                thresholds=self.problem.behaviour_thresholds,
+                episodes=indices,
+                seed=self.seed,
+                training=True,
+                workers=1,
+            )
+            episodes = [episode for result in results for episode in result]
+            self.choice = self.choice._replace(
+                steps=self.choice.steps + sum(episode.length for episode in episodes),
+                cost=self.choice.cost + np.float32(sum(episode.cost for episode in episodes)),
+            )
+            display(Progress(self.steps, self.total_steps, episodes, {}, self.run.path))
+            return [choices.worth(episode, net, price=self.loop.violation_price) for episode in episodes]
+
+        winner = choices.decide(self._final(), play)
+        self.choice = self.choice._replace(winner=np.int32(winner))
+        self.cumulative_cost += float(self.choice.cost)
+        self.seconds = time.perf_counter() - began
+        self.save()
+
+    def _final(self) -> list[tuple[int, range]]:
+        return choices.rounds(self.schedule.finalists, self.loop.final_episodes)
+
+    @property
+    def total_steps(self) -> int:
+        """Of the whole run, with those of the final if no episode in it ends early."""
+        games = sum(players * len(episodes) for players, episodes in self._final())
+        final = games * len(self.problem.behaviour_thresholds) * self.problem.spec.episode_length
+        return self.schedule.iterations * self.schedule.steps_each + final
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -322,10 +377,10 @@ class Trainer:
         self.policy().save(self.run.path / "policy.safetensors")
 
     def policy(self) -> Policy:
-        """The deployable policy: the one chosen so far, else as it stands now."""
+        """The deployable policy: the chosen one, else as it stands now."""
         acting = self.algorithm.acting(self.config, self.problem, self.state)
         return Policy.create(
-            self.choice.arrays if self.choice.made else acting.deploy,
+            self.choice.finalist(self.choice.winner) if self.choice.made else acting.deploy,
             acting.net,
             self.problem.spec,
             algorithm=self.algorithm.__name__.rpartition(".")[2],
@@ -334,6 +389,7 @@ class Trainer:
             training={
                 **as_dict(self.loop, self.config),
                 "steps_done": self.steps,
+                "finished": self.finished,
                 "seconds": round(self.seconds, 1),
             },
         )
@@ -381,6 +437,8 @@ def train_together(trainers: Sequence[Trainer], display: Display = lambda _: Non
     while all(material is not None for material in materials):
         outcome = learn(*jax.tree.map(lambda *each: jnp.stack(each), *materials))
         materials = [_send(turn, jax.tree.map(itemgetter(index), outcome)) for index, turn in enumerate(turns)]
+    for trainer in trainers:
+        trainer.choose(display)
 
 
 def _send(turns: Turns, outcome: tuple) -> tuple | None:

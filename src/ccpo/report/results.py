@@ -41,7 +41,7 @@ def _finished(path: Path) -> Run:
     run = Run.open(path)
     if not run.eval_path.is_file():
         raise RunError(f"'{path}' has no eval.csv; first: ccpo evaluate {path}")
-    if _training(run)["steps_done"] < run.config()["steps"]:
+    if not _training(run).get("finished", True):
         raise RunError(f"'{path}' is not finished; first: ccpo train --resume {path}")
     return run
 
