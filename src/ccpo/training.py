@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from ccpo.errors import ConfigError, FormatError, NumericalError
 from ccpo.evaluation import evaluate_episodes
 from ccpo.runs import ProgressLog, Run, versions
 from ccpo.runtime import Policy
-from ccpo.types import Acting, EnvSpec, Episode, Experience, Problem
+from ccpo.types import Acting, EnvSpec, Episode, Experience, Problem, Progress
 
 
 @dataclass(frozen=True)
@@ -121,17 +121,6 @@ def make_problem(spec: EnvSpec, loop: LoopConfig) -> Problem:
         lanes_per_threshold=loop.lanes_per_threshold,
         deployed_lanes=loop.deployed_lanes,
     )
-
-
-class Progress(NamedTuple):
-    """What a display is told after each iteration."""
-
-    steps: int
-    total: int
-    episodes: list[Episode]
-    row: dict[str, float]
-    """The row of `progress.csv`."""
-    run_path: Path
 
 
 Display = Callable[[Progress], None]

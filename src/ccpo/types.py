@@ -5,6 +5,7 @@ F features (the paper's M), O observation, A action.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,3 +110,14 @@ class Acting(NamedTuple):
     net: Any
     explore: dict[str, np.ndarray]
     deploy: dict[str, np.ndarray]
+
+
+class Progress(NamedTuple):
+    """What a display is told after each iteration, and after each game of a final."""
+
+    steps: int
+    total: int
+    episodes: list[Episode]
+    row: dict[str, float]
+    """The row of `progress.csv`; empty in a final."""
+    run_path: Path

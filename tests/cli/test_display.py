@@ -5,8 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ccpo.cli.display import TrainingDisplay
-from ccpo.training import Progress
-from ccpo.types import Episode
+from ccpo.types import Episode, Progress
 
 
 def show(*, terminal):

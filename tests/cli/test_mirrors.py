@@ -6,7 +6,7 @@ import pytest
 
 from ccpo.cli.mirrors import open_mirrors, tagged
 from ccpo.errors import MissingExtraError
-from ccpo.training import Progress
+from ccpo.types import Progress
 
 ROW = {"steps": 1200, "rollout/ep_rew_mean": 5.0, "rollout/ep_cost_mean": float("nan"), "estep/multiplier": 2.0}
 

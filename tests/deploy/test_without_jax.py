@@ -1,4 +1,7 @@
-"""The exported file acts in an environment that holds NumPy, safetensors and this package, and nothing else."""
+"""The exported file acts in an environment that holds NumPy, safetensors and this package, and nothing else.
+
+The commands that make use of it do without JAX.
+"""
 
 import importlib
 import json
@@ -63,3 +66,19 @@ def test_acts_after_pip_install_without_dependencies(tmp_path):
     subprocess.run([*pip, "numpy"], check=True, timeout=600)
     subprocess.run([*pip, "--no-deps", ROOT], check=True, timeout=600)
     act_in(python, tmp_path)
+
+
+@pytest.mark.parametrize("command", [("evaluate", "--episodes", "1"), ("calibrate", "--episodes", "20")])
+def test_commands_that_use_a_policy_do_without_jax(command, tmp_path):
+    name, *flags = command
+    out = tmp_path / "calibrated.safetensors" if name == "calibrate" else tmp_path
+    run = f"""
+import sys
+sys.modules["jax"] = None
+from ccpo.cli import main
+sys.exit(main(["{name}", "pretrained/BallCircle", "--thresholds", "40,60", "--workers", "1", "--out", {str(out)!r}]
+    + {flags}))
+"""
+    result = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert str(tmp_path) in result.stdout

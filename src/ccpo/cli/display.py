@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from ccpo import training
+from ccpo import types
 from ccpo.cli.mirrors import Mirror
 
 
@@ -61,7 +61,7 @@ class TrainingDisplay:
         for mirror in self._mirrors:
             mirror.close()
 
-    def __call__(self, progress: "training.Progress") -> None:
+    def __call__(self, progress: types.Progress) -> None:
         for episode in progress.episodes:
             self._recent[episode.threshold].append(episode)
         if self._first_steps is None:
@@ -84,7 +84,7 @@ class TrainingDisplay:
         self.console.print(f"trained   {run_path}", soft_wrap=True, highlight=False)
         self.console.print(f"next      ccpo evaluate {run_path}", soft_wrap=True, highlight=False)
 
-    def _line(self, progress: "training.Progress", rate: str, left: float) -> str:
+    def _line(self, progress: types.Progress, rate: str, left: float) -> str:
         parts = [
             f"{threshold:g}: {sum(e.cost for e in episodes) / len(episodes):.1f} "
             f"({sum(e.reward for e in episodes) / len(episodes):.0f})"

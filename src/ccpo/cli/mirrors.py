@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-from ccpo import training
 from ccpo.errors import require
+from ccpo.types import Progress
 
 
 class Mirror(Protocol):
-    def write(self, progress: training.Progress) -> None: ...
+    def write(self, progress: Progress) -> None: ...
     def close(self) -> None: ...
 
 
@@ -33,7 +33,7 @@ class TensorBoard:
         self._module = require("tensorboardX", "tb")
         self._writer: Any = None
 
-    def write(self, progress: training.Progress) -> None:
+    def write(self, progress: Progress) -> None:
         self._writer = self._writer or self._module.SummaryWriter(str(progress.run_path / "tb"))
         for tag, value in tagged(progress.row).items():
             self._writer.add_scalar(tag, value, progress.steps)
@@ -50,7 +50,7 @@ class WeightsAndBiases:
         self._module = require("wandb", "wandb")
         self._run: Any = None
 
-    def write(self, progress: training.Progress) -> None:
+    def write(self, progress: Progress) -> None:
         self._run = self._run or self._start(progress.run_path)
         self._run.log(tagged(progress.row), step=progress.steps)
 
