@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+
 from ccpo import agent, config
 from ccpo.algorithms import find_algorithm
 from ccpo.envs.registry import resolve
 from ccpo.runs import Run
 from ccpo.training import LoopConfig, Trainer
+from ccpo.types import EnvSpec
 
 TINY: dict[str, Any] = {
     "steps": 720,
@@ -37,3 +40,9 @@ def make_trainer(path, algorithm="ccpo", task=TASK, **settings) -> Trainer:
     loop, algorithm_config = config.build((LoopConfig, module.Config), agent.task_settings(factory), TINY, settings)
     run = Run.create(path, algorithm=algorithm, task=factory.name, seed=loop.seed, config={})
     return Trainer(run, module, factory, loop=loop, config=algorithm_config)
+
+
+def scaled(spec: EnvSpec, action: np.ndarray) -> np.ndarray:
+    """A policy's action clipped to [−1, 1] and mapped to the environment's box."""
+    low, high = np.float32(spec.action_low), np.float32(spec.action_high)
+    return low + 0.5 * (np.clip(action, -1.0, 1.0) + 1.0) * (high - low)

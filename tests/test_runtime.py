@@ -25,6 +25,7 @@ from ccpo.errors import (
 )
 from ccpo.runtime import Budget, NetConfig, Policy, PolicyNet
 from ccpo.types import EnvSpec
+from helpers import scaled
 
 OBS, ACT = 5, 2
 DISTRIBUTIONS = ["gaussian", "gaussian_linear", "squashed", "deterministic"]
@@ -116,7 +117,7 @@ def test_act_scales_to_the_box(distribution):
         assert action.shape == (ACT,)
         assert action.dtype == np.float32
         np.testing.assert_allclose(action, low + (unit + 1) / 2 * (high - low), rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(action, ENV.scale_action(policy.net.mean(obs[i], 30.0)), atol=1e-5)
+        np.testing.assert_allclose(action, scaled(ENV, policy.net.mean(obs[i], 30.0)), atol=1e-5)
 
 
 def test_one_and_many_observations_and_thresholds_agree():

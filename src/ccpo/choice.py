@@ -73,5 +73,5 @@ def worth(episode: Episode, net: NetConfig, *, price: float) -> float:
         low = min(low, net.threshold_low) if low <= net.inner_low else low
         high = max(high, net.threshold_high) if high >= net.inner_high else high
     served = np.linspace(low, high, 5)
-    lost = np.mean(violation(np.asarray(episode.cost), served) / np.maximum(served, 1.0))
+    lost = np.mean(violation(np.asarray(episode.cost), served) / np.maximum(served, 0.01 * net.threshold_high))
     return episode.reward - price * abs(episode.reward) * float(lost)

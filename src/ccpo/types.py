@@ -30,11 +30,6 @@ class EnvSpec:
     def action_size(self) -> int:
         return len(self.action_low)
 
-    def scale_action(self, action: np.ndarray) -> np.ndarray:
-        """Clip to [−1, 1] and map to the environment's box."""
-        low, high = np.asarray(self.action_low, np.float32), np.asarray(self.action_high, np.float32)
-        return low + 0.5 * (np.clip(action, -1.0, 1.0) + 1.0) * (high - low)
-
 
 class Transition(NamedTuple):
     """One step of every environment; arrays of shape [T, E, …]. `action` is the policy's, before clipping."""

@@ -1,12 +1,15 @@
 """What the versatile M-step does when it has gone too far."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from experiences import make_config, make_experience, make_problem, make_state
 
 from ccpo.algorithms import ccpo
+from ccpo.config import load_preset
+from ccpo.errors import ConfigError
 
 PROBLEM = make_problem()
 
@@ -46,3 +49,32 @@ def test_the_step_after_a_burst_is_no_burst():
         state, metrics = step(state)
         bursts.append(bool(metrics["mstep/bursts"]))
     assert bursts == [True, False, False, False]
+
+
+def test_trust_regions_shrink_over_the_run():
+    """Decayed by half at the end, bounds act on the multipliers as half the bounds do."""
+    halved = {"mstep_kl_mean_bound": 0.005, "mstep_kl_std_bound": 0.0005}
+    experience = make_experience(PROBLEM)._replace(progress=jnp.float32(1.0))
+    after = []
+    for settings in ({"mstep_kl_mean_bound": 0.01, "mstep_kl_std_bound": 0.001, "bound_decay": 0.5}, halved):
+        config = make_config(ccpo, **settings)
+        state = make_state(ccpo, config, PROBLEM)
+        state = state._replace(actor=jax.tree.map(lambda x: x + 0.01, state.actor_old))
+        after.append(ccpo.step(config, PROBLEM, experience, state)[0].kl_multipliers)
+    for decayed, smaller in zip(*after, strict=True):
+        np.testing.assert_allclose(decayed, smaller, rtol=1e-6)
+    assert np.abs(after[0].log_mean - np.log(10.0)).max() > 0
+
+
+def test_no_trust_is_left_if_all_of_it_decays():
+    with pytest.raises(ConfigError, match=r"bound_decay=1.* too large"):
+        make_config(ccpo, bound_decay=1.0)
+
+
+def test_settings_of_the_hard_tasks_work_together():
+    settings = load_preset("ccpo", "tuned", "DroneRun")
+    config = make_config(ccpo, **{k: v for k, v in settings.items() if k != "updates_per_step"})
+    assert (config.normalised_critic, config.deployed_targets, config.low_margin) == (True, True, 1.0)
+    state, metrics = ccpo.update(config, PROBLEM, make_state(ccpo, config, PROBLEM), make_experience(PROBLEM))
+    for value in jax.tree.leaves((state._replace(key=0), metrics)):
+        assert np.all(np.isfinite(value))

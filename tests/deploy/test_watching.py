@@ -109,6 +109,7 @@ def test_the_curve_of_a_run_is_its_eval_csv(tmp_path):
         ("DroneCircle", "circle"),
         ("DroneRun", "run"),
         ("AntRun", "run"),
+        ("DroneRun-BudgetAware", "run"),
     ],
 )
 def test_the_five_tasks_are_seen_from_above(tmp_path, task, kind):

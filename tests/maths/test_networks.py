@@ -112,3 +112,20 @@ def test_the_actor_starts_near_zero_mean_and_middle_scale(key):
 
 def test_thresholds_are_normalised_as_in_the_paper():
     assert float(networks.normalise_threshold(40.0, (10.0, 70.0))) == pytest.approx(30.0 / 70.0)
+
+
+@pytest.mark.parametrize("hidden", [(), (8,)])
+def test_critics_may_have_few_hidden_layers(hidden, key):
+    critics = {
+        name: networks.init_plain_critic(k, 3, 2, hidden=hidden)
+        for name, k in zip(("reward", "cost"), jax.random.split(key), strict=True)
+    }
+    obs, action, condition = inputs(key)
+    found = networks.plain_q(critics, obs, action, condition)["cost"]
+    rows = jnp.concatenate(
+        [jnp.broadcast_to(x[:, None], (7, 4, x.shape[-1])) for x in (obs, condition[:, None])] + [action], axis=-1
+    )
+    np.testing.assert_allclose(found, networks.mlp(critics["cost"]["joint"], rows)[..., 0], rtol=1e-4, atol=1e-5)
+    if hidden:
+        shared = networks.plain_q(networks.share_body(critics, "joint"), obs, action, condition)
+        np.testing.assert_allclose(shared["reward"], networks.plain_q(critics, obs, action, condition)["reward"])

@@ -109,7 +109,7 @@ class Config(Settings):
         0.0, "share of the actor's and critics' rates that is gone at the end of the run", low=0, high=1
     )
     bound_decay: float = setting(
-        0.0, "share of the M-step's trust regions that is gone at the end of the run", low=0, high=1
+        0.0, "share of the M-step's trust regions that is gone at the end of the run", low=0, high=0.99
     )
     feedback_rate: float = setting(
         0.0, "rate at which measured episodic costs correct q_threshold; 0 is off", low=0, high=1
@@ -156,6 +156,8 @@ class Config(Settings):
             raise ConfigError("a discount of 1 has no endless horizon; give a smaller one, or horizon=finite")
         if self.target_samples > 1 and self.target_samples % 2:
             raise ConfigError(f"target_samples={self.target_samples} must be 1 or even: samples come in pairs")
+        if self.shared_body and not self.hidden:
+            raise ConfigError("shared_body shares hidden layers, and hidden is empty; give one at least, such as 128")
         if self.conditions % self.sharing or self.states % self.sharing:
             raise ConfigError(
                 f"sharing={self.sharing} must divide conditions={self.conditions} and states={self.states}"

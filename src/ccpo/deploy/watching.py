@@ -14,7 +14,7 @@ import numpy as np
 
 from ccpo import agent
 from ccpo.envs.analytic import ANALYTIC_ENVS, AnalyticEnv
-from ccpo.envs.registry import EnvFactory, resolve
+from ccpo.envs.registry import BUDGET_AWARE, EnvFactory, resolve
 from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, FormatError
 from ccpo.metrics import EpisodeTable, per_threshold
@@ -176,7 +176,7 @@ def scene_of(factory: EnvFactory) -> Scene:
     from ccpo.envs import bullet
 
     with _BUILDING:
-        drawn = bullet.scene(known.name)
+        drawn = bullet.scene(known.name.removesuffix(BUDGET_AWARE))
     return Scene("circle" if "circle_radius" in drawn else "run", known.episode_length, **drawn)
 
 

@@ -23,6 +23,9 @@ from ccpo.envs.budget import BudgetAware
 from ccpo.errors import ConfigError, EnvError, did_you_mean
 from ccpo.types import EnvSpec
 
+BUDGET_AWARE = "-BudgetAware"
+"""What ends the name of a task that shows what its episode has cost."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -136,7 +139,7 @@ def _budget_aware(task: Task) -> Task:
     """The task whose observations also tell what the episode has cost so far and how much of it is over."""
     return replace(
         task,
-        name=f"{task.name}-BudgetAware",
+        name=task.name + BUDGET_AWARE,
         description=f"{task.description}; sees what it has spent",
         make=partial(_make_budget_aware, task),
     )

@@ -107,8 +107,8 @@ def _joint_mlp(layers: Sequence[Layer], obs: Array, action: Array) -> Array:
     first, rest = layers[0], layers[1:]
     size = obs.shape[-1]
     from_obs = dense({"weight": first["weight"][:size], "bias": first["bias"]}, obs)
-    hidden = _activate(first, from_obs[..., None, :] + matmul(action, first["weight"][size:]))
-    return mlp(rest, hidden)
+    out = from_obs[..., None, :] + matmul(action, first["weight"][size:])
+    return mlp(rest, _activate(first, out)) if rest else out
 
 
 def init_versatile_critic(

@@ -225,14 +225,13 @@ def multiplier_of(problem: Problem, multiplier: Array, threshold: Array) -> Arra
     return multiplier[jnp.argmin(jnp.abs(threshold[:, None] - behaviour[None, :]), axis=1)]
 
 
-def continuation(window: Transition, horizon: Horizon, *, limit: Array | None = None) -> Continuation:
+def continuation(window: Transition, horizon: Horizon) -> Continuation:
     """Σ γⁱ f_i over a window [n, B, …] up to an end or a cut, and where the bootstrap goes on.
 
     A termination ends both sums for good; the time limit does only if the critics' horizon is finite.
     """
     ended = window.terminated | window.truncated
-    reward = nstep_return(window.reward, ended, horizon.discount, limit=limit)
-    cost = nstep_return(window.cost, ended, horizon.discount, limit=limit)
+    reward, cost = (nstep_return(x, ended, horizon.discount) for x in (window.reward, window.cost))
     rows = jnp.arange(reward.last.shape[0])
     obs, terminated, time_to_go = (
         x[reward.last, rows] for x in (window.next_obs, window.terminated, window.time_to_go)
