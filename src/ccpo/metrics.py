@@ -113,7 +113,7 @@ class EpisodeTable:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True))
-        write_atomically(path, text.getvalue().encode())
+        write_atomically(path, text.getvalue())
 
     def select(self, mask: np.ndarray) -> "EpisodeTable":
         """The rows where the mask is true."""

@@ -42,7 +42,7 @@ PathLike = str | os.PathLike[str]
 T = TypeVar("T")
 
 
-def write_atomically(path: PathLike, data: bytes) -> None:
+def write_atomically(path: PathLike, data: bytes | str) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
@@ -50,7 +50,7 @@ def write_atomically(path: PathLike, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("xb") as file:
-                file.write(data)
+                file.write(data.encode() if isinstance(data, str) else data)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)

@@ -1,7 +1,8 @@
 """The run folder: resolved settings, manifest, progress, evaluation and checkpoints; every file is written atomically.
 
 runs/ccpo-BallCircle/seed-000-20260101-120000/
-    config.json  manifest.json  progress.csv  progress.jsonl  eval.csv  checkpoints/step_000012000/
+    config.json  manifest.json  progress.csv  progress.jsonl  policy.safetensors  eval.csv
+    checkpoints/step_000012000/
 """
 
 import csv
@@ -23,20 +24,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ccpo.errors import FormatError, RunError
+from ccpo.policy_file import write_atomically
 
 FORMAT_VERSION = 1
+POLICY_FILE = "policy.safetensors"
 STARTS = "starts"
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace a file's content in one step, so that a reader or a crash never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomic(path, json.dumps(content, indent=2) + "\n")
+    write_atomically(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -71,7 +67,7 @@ class Run:
         self.path = path
         self.config_path, self.manifest_path = path / "config.json", path / "manifest.json"
         self.progress_path, self.rows_path = path / "progress.csv", path / "progress.jsonl"
-        self.eval_path = path / "eval.csv"
+        self.eval_path, self.policy_path = path / "eval.csv", path / POLICY_FILE
         self.checkpoints_path = path / "checkpoints"
         self._lock_path = path / ".lock"
         self._made: list[Path] = []  # by `create`, innermost first
@@ -239,7 +235,7 @@ class ProgressLog:
     def __init__(self, run: Run, *, upto_step: int) -> None:
         self._csv_path, self._jsonl_path = run.progress_path, run.rows_path
         rows = [row for row in run.progress() if row["steps"] <= upto_step]
-        write_atomic(self._jsonl_path, "".join(json.dumps(row) + "\n" for row in rows))
+        write_atomically(self._jsonl_path, "".join(json.dumps(row) + "\n" for row in rows))
         self._columns: list[str] = list(rows[0]) if rows else []
         self._csv_path.unlink(missing_ok=True)
         for row in rows:

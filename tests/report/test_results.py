@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ccpo.agent import preset_settings
 from ccpo.metrics import EpisodeTable
 from ccpo.report import results
 
@@ -76,6 +77,21 @@ def test_the_page_has_every_method_beside_the_paper_and_the_readme_ccpo_only(tmp
         assert (root / "main" / name).stat().st_size > 0
     results.write_tables(root, readme, page)
     assert page.read_text() == text
+
+
+def test_a_command_names_what_differs_from_the_preset():
+    config = preset_settings("BallCircle", "ccpo", "tuned") | {
+        "task": "BallCircle",
+        "algorithm": "ccpo",
+        "preset": "tuned",
+        "seed": 3,
+        "steps": 1000,
+    }
+    usual = "ccpo train --task BallCircle --preset tuned --seed 3 --algorithm ccpo --steps 1000 --evaluate"
+    assert results._command(config, each=False) == usual
+    other = config | {"hidden": [64, 64], "discount": 0.95, "shared_body": True, "cost_discount": None}
+    changes = "--set hidden=64,64 --set shared_body=true --set discount=0.95"
+    assert results._command(other, each=False) == usual.replace("--seed 3", f"--seed 3 {changes}")
 
 
 def test_a_learning_curve_is_thinned_out_and_skips_what_is_not_known():

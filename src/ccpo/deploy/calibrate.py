@@ -312,7 +312,7 @@ def write_rows(path: PathLike, rows: Sequence[Any]) -> None:
     writer = csv.DictWriter(text, [field.name for field in fields(rows[0])], lineterminator="\n")
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue())
 
 
 def _checked(

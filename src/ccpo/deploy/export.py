@@ -22,7 +22,7 @@ def export_policy(agent: Agent, path: PathLike) -> list[Path]:
     figures = _save_figures(table, agent, path.with_suffix(""))
     card = path.with_suffix(".md")
     figure = next((figure.name for figure in figures if figure.suffix == ".png"), None)
-    write_atomically(card, model_card(agent.policy, file_name=path.name, figure=figure).encode())
+    write_atomically(card, model_card(agent.policy, file_name=path.name, figure=figure))
     return [path, card, *figures]
 
 

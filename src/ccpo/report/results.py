@@ -15,13 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from ccpo.agent import preset_settings
 from ccpo.envs.registry import resolve
 from ccpo.errors import RunError
 from ccpo.metrics import EpisodeTable, per_threshold, summarise, violation
+from ccpo.policy_file import write_atomically
 from ccpo.report.figures import learning_figure, save_figure, threshold_figure
 from ccpo.report.paper import display_name
 from ccpo.report.tables import Cell, ReportTable, interval_table, summary_table, threshold_table
-from ccpo.runs import Run, read_json, write_atomic, write_json
+from ccpo.runs import Run, read_json, write_json
 from ccpo.runtime import Policy
 
 GENERATED = re.compile(r"(<!-- results:start -->\n).*?(<!-- results:end -->)", re.DOTALL)
@@ -47,7 +49,7 @@ def _finished(path: Path) -> Run:
 
 
 def _training(run: Run) -> dict[str, Any]:
-    return Policy.load(run.path / "policy.safetensors").manifest["training"]
+    return Policy.load(run.policy_path).manifest["training"]
 
 
 def _origin(run: Run) -> tuple:
@@ -92,8 +94,8 @@ def _unusual(config: Mapping[str, Any]) -> list[str]:
 
 def _command(config: Mapping[str, Any], *, each: bool) -> str:
     """What repeats the run, or the runs that have one threshold each."""
-    flags = f"--task {config['task']} --preset {config['preset']} --seed {config['seed']}"
     algorithm = config["algorithm"].removeprefix("c_")
+    flags = f"--task {config['task']} --preset {config['preset']} --seed {config['seed']}{_changes(config, algorithm)}"
     listed = ", ".join(f"{t:g}" for t in config["behaviour_thresholds"])
     if "members" in config:
         single = f"ccpo train {flags} --algorithm {algorithm} --behaviour-thresholds T"
@@ -103,6 +105,20 @@ def _command(config: Mapping[str, Any], *, each: bool) -> str:
         return f"{single}; ccpo evaluate RUN --thresholds T, for T in {listed}"
     thresholds = f" --behaviour-thresholds {','.join(_unusual(config))}" if _unusual(config) else ""
     return f"ccpo train {flags} --algorithm {algorithm}{thresholds} --steps {config['steps']} --evaluate"
+
+
+def _changes(config: Mapping[str, Any], algorithm: str) -> str:
+    """What differs from the preset as it is now, but for what the command names anyway."""
+    usual = preset_settings(config["task"], algorithm, config["preset"])
+    named = ("behaviour_thresholds", "seed", "steps")
+    changed = [name for name in usual if name in config and name not in named and config[name] != usual[name]]
+    return "".join(f" --set {name}={_as_flag(config[name])}" for name in changed)
+
+
+def _as_flag(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_as_flag, value))
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:
@@ -189,7 +205,7 @@ def write_tables(root: Path, readme: Path, page: Path) -> None:
             rows = threshold_table(per_threshold(each.episodes, each.behaviour_thresholds)).markdown()
             own = summarise(each.episodes, each.behaviour_thresholds)
             title = f"# {each.label} on {display_name(task)}, preset {each.preset}"
-            write_atomic(stem.with_suffix(".md"), f"{title}\n\n{summary_table(own).markdown()}\n\n{rows}\n")
+            write_atomically(stem.with_suffix(".md"), f"{title}\n\n{summary_table(own).markdown()}\n\n{rows}\n")
             save_figure(threshold_figure(each.episodes, each.behaviour_thresholds), stem)
             summaries += [replace(summary, algorithm=each.label) for summary in own]
             headlines += own if (each.algorithm, each.preset) == ("ccpo", "tuned") else []
@@ -227,7 +243,7 @@ def _section(task: str, of_task: Sequence[Published], summaries: list[Any], *, r
 
 def _fill(path: Path, text: str) -> None:
     whole = path.read_text(encoding="utf-8")
-    write_atomic(path, GENERATED.sub(lambda match: match[1] + text + "\n" + match[2], whole))
+    write_atomically(path, GENERATED.sub(lambda match: match[1] + text + "\n" + match[2], whole))
 
 
 def main() -> None:

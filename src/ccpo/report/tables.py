@@ -128,7 +128,7 @@ def save_tables(tables: Sequence[ReportTable], stem: PathLike, *, title: str) ->
     write_atomically(
         page, "\n\n".join([f"# {title}", *(table.markdown().strip() for table in tables)]).encode() + b"\n"
     )
-    write_atomically(source, "\n\\bigskip\n\n".join(table.latex() for table in tables).encode())
+    write_atomically(source, "\n\\bigskip\n\n".join(table.latex() for table in tables))
     return [page, source]
 
 

@@ -44,7 +44,7 @@ SCALES = {
         seeds=(0, 1),
         episodes=2,
         overrides={
-            "ccpo": _SMALL_INFERENCE | {"features": 4, "embedding_hidden": 4, "conditions": 3},
+            "ccpo": _SMALL_INFERENCE | {"features": 4, "embedding_hidden": 4, "conditions": 3, "starts": 1},
             "cvpo": _SMALL_INFERENCE,
             "sac_lag": _SMALL_OFF_POLICY,
             "ddpg_lag": _SMALL_OFF_POLICY,

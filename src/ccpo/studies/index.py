@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ccpo.runs import write_atomic
+from ccpo.policy_file import write_atomically
 from ccpo.studies.catalogue import SCALES, Study
 from ccpo.studies.runner import Place
 
@@ -22,5 +22,5 @@ def write_report(study: Study, scale: str, places: Sequence[Place]) -> list[Path
     lines += [f"- [{path.name}]({path.name})" for path in paths if path.suffix not in (".png", ".svg")]
     lines += [f"\n![{path.stem}]({path.name})" for path in paths if path.suffix == ".png"]
     index = folder / "README.md"
-    write_atomic(index, "\n".join(lines) + "\n")
+    write_atomically(index, "\n".join(lines) + "\n")
     return [index, *paths]

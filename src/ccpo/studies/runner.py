@@ -18,7 +18,8 @@ from pathlib import Path
 from ccpo import agent
 from ccpo.combination import combine
 from ccpo.errors import RunError
-from ccpo.runs import FORMAT_VERSION, Run, read_json, versions, write_atomic, write_json
+from ccpo.policy_file import write_atomically
+from ccpo.runs import FORMAT_VERSION, Run, read_json, versions, write_json
 from ccpo.studies.plan import FinishedRun, RunPlan
 
 PLAN_FILE, ERROR_FILE = "plan.json", "error.txt"
@@ -71,7 +72,7 @@ class Place:
 
     def fail(self, text: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.path / ERROR_FILE, text)
+        write_atomically(self.path / ERROR_FILE, text)
 
     def result(self) -> FinishedRun:
         plan = self.plan

@@ -17,7 +17,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue())
     return path
 
 
