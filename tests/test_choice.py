@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from ccpo import choice as choices
+from ccpo import training
+from ccpo.envs.adapter import CostEnv
 from ccpo.errors import RunError
 from ccpo.report.results import publish
 from ccpo.runtime import NetConfig
@@ -27,11 +29,17 @@ def episode(reward: float, cost: float, threshold: float) -> Episode:
         (100.0, 25.0, 20.0, 75.0),
         (100.0, 40.0, 20.0, 0.0),
         (-100.0, 25.0, 20.0, -125.0),  # a violation never pays
-        (100.0, 0.5, 0.0, 50.0),
+        (100.0, 0.35, 0.0, 50.0),  # none counts as a hundredth of the highest
     ],
 )
 def test_worth_of_an_episode(reward, cost, threshold, expected):
     assert choices.worth(episode(reward, cost, threshold), net(), price=1.0) == pytest.approx(expected)
+
+
+def test_worth_does_not_depend_on_the_unit_of_cost():
+    small = NetConfig("gaussian", 0.1, 0.7, inner_low=0.2, inner_high=0.6)
+    told = episode(100.0, 0.5, 0.4)
+    assert choices.worth(told, small, price=1.0) == pytest.approx(75.0)
 
 
 def test_an_episode_stands_for_all_thresholds_that_its_policy_serves():
@@ -184,3 +192,27 @@ def test_without_a_share_the_newest_policy_is_deployed(tmp_path):
     newest = trainer.algorithm.acting(trainer.config, trainer.problem, trainer.state).deploy
     for name, array in trainer.policy().net.arrays.items():
         np.testing.assert_array_equal(array, newest[name], err_msg=name)
+
+
+def test_a_final_is_played_with_seeds_of_training(tmp_path, monkeypatch):
+    seeds = []
+    reset = CostEnv.reset
+    monkeypatch.setattr(CostEnv, "reset", lambda self, seed: (seeds.append(seed), reset(self, seed))[1])
+    trainer = make_trainer(tmp_path, **FINAL)
+    trainer.train(lambda told: seeds.clear() if told.row else None)
+    assert len(seeds) == 3 * (3 * 2 + 2 * 4)
+    assert not any(seed % 2 for seed in seeds)
+
+
+def test_the_price_of_violation_decides_between_reward_and_cost(tmp_path, monkeypatch):
+    def faked(*_, thresholds, episodes, **__):
+        index = next(game)
+        reward, cost = (100.0, 2.0) if index % 2 else (90.0, 0.5)  # of the threshold
+        return [[Episode(t, reward, cost * t, 20, deterministic=True) for _ in episodes] for t in thresholds]
+
+    monkeypatch.setattr(training, "evaluate_episodes", faked)
+    winners = []
+    for price in (0.05, 1.0):
+        game = iter(range(10))
+        winners.append(int(run(tmp_path / str(price), finalists=2, violation_price=price).choice.winner))
+    assert winners == [1, 0]

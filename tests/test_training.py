@@ -16,6 +16,7 @@ from ccpo import runs, trees
 from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, ConfigError, FormatError, NumericalError, RunError
 from ccpo.runs import Run
+from ccpo.runtime import Policy
 from ccpo.training import Trainer, train_together
 from helpers import TASK, TINY, make_trainer
 
@@ -175,7 +176,11 @@ def test_one_bad_seed_of_several_leaves_no_folder(tmp_path):
 
 def test_the_best_of_several_starts_goes_on_and_a_kill_changes_nothing(tmp_path, monkeypatch):
     settings = {"starts": 2, "start_share": 0.3, "checkpoint_every": 120}
-    whole = train(tmp_path / "whole", **settings).run
+    told = []
+    whole = train(tmp_path / "whole", **settings, display=told.append).run
+    assert {progress.run_path for progress in told} == {whole.path}
+    assert len({progress.total for progress in told}) == 1
+    assert [progress.steps for progress in told] == sorted({progress.steps for progress in told})
     rewards = [whole.start(i).progress()[-1]["rollout/deployed/ep_rew_mean"] for i in range(2)]
     best, first = whole.starts()[int(np.argmax(rewards))], whole.progress()[0]
     assert rewards[0] != rewards[1]
@@ -191,6 +196,11 @@ def test_the_best_of_several_starts_goes_on_and_a_kill_changes_nothing(tmp_path,
     (path,) = (tmp_path / "cut").glob("*/*")
     assert_same(final_arrays(ccpo.resume(path).run.path), final_arrays(whole.path))
     assert rows_without_time(path) == rows_without_time(whole.path)
+
+
+def test_a_run_too_short_for_its_starts_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"3 iterations of 120 steps, too few for starts=4 of 1 each.*or starts=1"):
+        make_trainer(tmp_path, steps=360, starts=4, start_share=0.2)
 
 
 def test_no_worker_outlives_its_parent(tmp_path):
@@ -232,9 +242,24 @@ def test_a_run_in_use_is_refused(reference):
 
 
 def test_resuming_a_finished_run_changes_nothing(reference):
-    before = final_arrays(reference)
+    before, policy = final_arrays(reference), Run.open(reference).policy_path.read_bytes()
     ccpo.resume(reference)
     assert_same(before, final_arrays(reference))
+    assert Run.open(reference).policy_path.read_bytes() == policy
+
+
+def test_what_was_added_to_a_finished_policy_survives_a_resume_and_an_evaluation_of_older_weights_does_not(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.train()
+    trainer.run.eval_path.write_text("of the weights as they are")
+    policy = Policy.load(trainer.run.policy_path)
+    policy.manifest["evaluation"] = {"summary": [], "thresholds": []}
+    policy.save(trainer.run.policy_path)
+    trainer.restore()
+    assert Policy.load(trainer.run.policy_path).manifest["evaluation"] is not None
+    assert trainer.run.eval_path.exists()
+    trainer.save()
+    assert not trainer.run.eval_path.exists()
 
 
 def test_an_infinite_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path):
@@ -337,3 +362,10 @@ def test_prng_keys_are_never_used_twice(tmp_path):
     trainer = make_trainer(tmp_path)
     with jax.debug_key_reuse(True):
         trainer.train(lambda progress: None)
+
+
+@pytest.mark.parametrize(("env", "expected"), [(None, 8), ("BalanceBudget-T15", 15)])
+def test_a_loaded_agent_has_the_episodes_it_was_trained_with_and_another_task_its_own(tmp_path, env, expected):
+    path = train(tmp_path, episode_length=8, rollout_length=8, steps=48).run.path
+    lengths = ccpo.load(path).evaluate([8.0], episodes=20, workers=1, env=env).length
+    assert lengths.max() == expected

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +14,8 @@ from ccpo.algorithms import check_algorithm
 from ccpo.envs.registry import EnvFactory, resolve
 from ccpo.errors import ConfigError, RunError, ThresholdError, ThresholdWarning
 from ccpo.metrics import EpisodeTable
-from ccpo.runs import Run
+from ccpo.runs import POLICY_FILE, Run
 from ccpo.runtime import Policy
-
-POLICY_FILE = "policy.safetensors"
 
 
 class Agent:
@@ -82,6 +81,8 @@ class Agent:
             raise ThresholdError(f"thresholds={thresholds} must differ from each other")
         if episodes < 1:
             raise ConfigError(f"episodes={episodes} must be at least 1")
+        if seed < 0:
+            raise ConfigError(f"seed={seed} must be at least 0")
         low, high = self.threshold_range
         outside = ", ".join(f"{t:g}" for t in thresholds if not low <= t <= high)
         if outside:
@@ -117,11 +118,13 @@ class Agent:
     def factory(self, env: Any = None) -> EnvFactory:
         """The environments this agent runs in: the given one, the one it was trained on, or its task's."""
         if env is not None:
-            found = resolve(env, episode_length=self.policy.env.episode_length)
+            found = resolve(env)
+            if found.task is None:  # it may not say how long its episodes are
+                found = replace(found, episode_length=self.policy.env.episode_length)
         elif self._factory is not None:
             return self._factory
         else:
-            found = resolve(self.task)
+            found = resolve(self.task, episode_length=self.policy.env.episode_length)
         given = (found.spec.observation_size, found.spec.action_size)
         expected = (self.policy.env.observation_size, self.policy.env.action_size)
         if given != expected:
@@ -209,9 +212,9 @@ def load(path: str | Path) -> Agent:
     path = shipped(path) or Path(path)
     if path.is_dir():
         run = Run.open(path)
-        if not (path / POLICY_FILE).is_file():
+        if not run.policy_path.is_file():
             raise RunError(f"'{path}' holds no {POLICY_FILE} yet; continue it with: ccpo train --resume {path}")
-        return Agent(Policy.load(path / POLICY_FILE), run=run)
+        return Agent(Policy.load(run.policy_path), run=run)
     return Agent(Policy.load(path))
 
 
@@ -312,6 +315,12 @@ def _plan(
     return _Plan(factory, identity, layers)
 
 
+def preset_settings(task: str, algorithm: str, preset: str) -> dict[str, Any]:
+    """All settings that a run of this preset has if nothing else is said."""
+    plan = _plan(task, algorithm, preset, cost_fn=None, episode_length=None, settings_file=None)
+    return configs.as_dict(*_build(algorithm, plan.layers)[1:])
+
+
 def _build(algorithm: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any]:
     from ccpo.algorithms import find_algorithm
     from ccpo.training import LoopConfig
@@ -345,4 +354,4 @@ def _train(prepared: Sequence[_Prepared], factory: EnvFactory, *, display: Calla
             trainers[0].train(tell)
         else:
             train_together(trainers, tell)
-    return [Agent(Policy.load(each.run.path / POLICY_FILE), factory=factory, run=each.run) for each in prepared]
+    return [Agent(Policy.load(each.run.policy_path), factory=factory, run=each.run) for each in prepared]

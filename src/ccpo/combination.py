@@ -55,6 +55,7 @@ def _training(policies: Sequence[Policy]) -> dict[str, Any]:
     return {
         "seed": trainings[0].get("seed", 0),
         "steps_done": sum(training.get("steps_done", 0) for training in trainings),
+        "finished": all(training.get("finished", True) for training in trainings),
         "members": trainings,
     }
 

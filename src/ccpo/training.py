@@ -137,6 +137,11 @@ class _Schedule:
         self.iterations = math.ceil(loop.steps / self.steps_each)
         self.start_iterations = math.ceil(loop.start_share * self.iterations) if loop.starts > 1 else 0
         self.adoption = loop.starts * self.start_iterations
+        if self.adoption >= self.iterations:
+            raise ConfigError(
+                f"steps={loop.steps} are {self.iterations} iterations of {self.steps_each} steps, too few for "
+                f"starts={loop.starts} of {self.start_iterations} each; give more steps, or starts=1"
+            )
         self.end = self.start_iterations if is_start else self.iterations
         self._pace = loop.starts if is_start else 1
         self._every = max(1, round(loop.checkpoint_every / self.steps_each))
@@ -194,7 +199,6 @@ class Trainer:
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
         self.choice = choices.init(self.acting.deploy, self.schedule.finalists)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
-        self._steps_before = (start or 0) * self.schedule.start_iterations * self.schedule.steps_each
 
     @property
     def steps(self) -> int:
@@ -221,7 +225,8 @@ class Trainer:
             start = Trainer(run, self.algorithm, self.factory, loop=self.loop, config=self.config, start=index)
             if run.steps():
                 start.restore()
-            start.train(display)
+            before = len(starts) * self.schedule.start_iterations * self.schedule.steps_each
+            start.train(lambda told, before=before: display(self._of_start(told, before)))
             starts.append(start)
         lanes = "rollout/deployed" if self.problem.deployed_lanes else "rollout"
         best = max(starts, key=lambda start: _latest_reward(start.run, lanes))
@@ -231,6 +236,10 @@ class Trainer:
         self.cumulative_cost = sum(start.cumulative_cost for start in starts)
         self.seconds = sum(start.seconds for start in starts)
         self.save()
+
+    def _of_start(self, told: Progress, before: int) -> Progress:
+        """What a start tells, as a part of this run, which has taken `before` steps in earlier ones."""
+        return told._replace(steps=before + told.steps, total=self.total_steps, run_path=self.run.path)
 
     def turns(self, display: Display) -> Turns:
         """The remaining iterations, one a turn: yields what there is to learn from, is sent what was learnt."""
@@ -277,7 +286,7 @@ class Trainer:
         log.write(row)
         if self.schedule.checkpoints_after(self.iteration - 1):
             self.save()
-        display(Progress(self._steps_before + self.steps, self.total_steps, rollout.episodes, row, self.run.path))
+        display(Progress(self.steps, self.total_steps, rollout.episodes, row, self.run.path))
 
     def choose(self, display: Display = lambda _: None) -> None:
         """Let the finalists, if there are any, play for deployment; the episodes are training's, and all count."""
@@ -363,7 +372,14 @@ class Trainer:
         self._save_policy()
 
     def _save_policy(self) -> None:
-        self.policy().save(self.run.path / "policy.safetensors")
+        self.run.eval_path.unlink(missing_ok=True)  # it tells of the weights that are replaced
+        self.policy().save(self.run.policy_path)
+
+    def _policy_is_saved(self) -> bool:
+        if not self.run.policy_path.is_file():
+            return False
+        saved = Policy.load(self.run.policy_path).manifest["training"]
+        return (saved["steps_done"], saved.get("finished")) == (self.steps, self.finished)
 
     def policy(self) -> Policy:
         """The deployable policy: the chosen one, else as it stands now."""
@@ -401,7 +417,8 @@ class Trainer:
         self.choice = jax.tree.map(np.array, self.choice)
         self.iteration, self.seconds = info["iteration"], info["seconds"]
         self.cumulative_cost = info["cumulative_cost"]
-        self._save_policy()  # a kill after the checkpoint's renaming leaves an older one
+        if not self._policy_is_saved():  # a kill after the checkpoint's renaming leaves an older one
+            self._save_policy()
 
 
 def _start_seed(seed: int, start: int) -> int:

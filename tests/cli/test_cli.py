@@ -115,7 +115,8 @@ def test_bad_input_to_train(capsys, tmp_path):
     )
     assert "must look like" in fails(capsys, "train", "--task", TASK, "--set", "discount", "--out", tmp_path)
     assert "is not a run folder" in fails(capsys, "train", "--resume", tmp_path)
-    assert "--resume takes no settings" in fails(capsys, "train", "--resume", tmp_path, "--steps", "3")
+    for flag in ("--steps", "--episode-length", "--algorithm", "--preset", "--out", "--config", "--seeds"):
+        assert "--resume takes no settings" in fails(capsys, "train", "--resume", tmp_path, flag, "3")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,6 +147,7 @@ def test_bad_input_to_evaluate(capsys, run, tmp_path):
     assert "finite numbers ≥ 0" in fails(capsys, "evaluate", run, "--thresholds", "nan", "--episodes", "1")
     assert "must look like 10:70:5" in fails(capsys, "evaluate", run, "--thresholds", "a:b")
     assert "at least 1" in fails(capsys, "evaluate", run, "--episodes", "0")
+    assert "seed=-1 must be at least 0" in fails(capsys, "evaluate", run, "--seed", "-1")
     assert "not a run folder" in fails(capsys, "evaluate", tmp_path)
     (tmp_path / "policy.safetensors").write_bytes(b"nonsense")
     assert "cannot load policy" in fails(capsys, "evaluate", tmp_path / "policy.safetensors")

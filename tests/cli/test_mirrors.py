@@ -18,22 +18,33 @@ def test_rows_get_the_tags_of_the_field():
 def test_tensorboard_files_stand_in_the_run_folder(tmp_path):
     pytest.importorskip("tensorboardX")
     (mirror,) = open_mirrors(tensorboard=True, wandb=False)
-    mirror.write(Progress(1200, 2400, [], ROW, tmp_path))
+    folders = tmp_path / "seed-000", tmp_path / "seed-001"
+    for folder in folders:
+        mirror.write(Progress(1200, 2400, [], ROW, folder))
     mirror.close()
-    (events,) = (tmp_path / "tb").iterdir()
-    assert b"train/estep/multiplier" in events.read_bytes()
+    for folder in folders:
+        (events,) = (folder / "tb").iterdir()
+        assert b"train/estep/multiplier" in events.read_bytes()
 
 
-def test_wandb_gets_one_run_named_after_its_folder(monkeypatch):
+def test_wandb_gets_a_run_for_each_folder_and_names_it_after_the_folder(monkeypatch):
     calls = []
-    run = SimpleNamespace(log=lambda row, step: calls.append((step, row)), finish=lambda: calls.append("finish"))
-    module = SimpleNamespace(init=lambda **given: calls.append(given["id"]) or run)
-    monkeypatch.setitem(sys.modules, "wandb", module)
+
+    def init(**given):
+        name = given["id"]
+        calls.append(name)
+        return SimpleNamespace(
+            log=lambda row, step: calls.append((name, step, row)), finish=lambda: calls.append((name, "finish"))
+        )
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
     (mirror,) = open_mirrors(tensorboard=False, wandb=True)
-    for steps in (1200, 2400):
-        mirror.write(Progress(steps, 2400, [], ROW, Path("runs/ccpo-BallCircle/seed-000")))
+    first, second = "ccpo-BallCircle-seed-000", "ccpo-BallCircle-seed-001"
+    for name in (first, second, first):
+        mirror.write(Progress(1200, 2400, [], ROW, Path("runs/ccpo-BallCircle") / name[-8:]))
     mirror.close()
-    assert calls == ["ccpo-BallCircle-seed-000", (1200, tagged(ROW)), (2400, tagged(ROW)), "finish"]
+    logged = [(name, 1200, tagged(ROW)) for name in (first, second, first)]
+    assert calls == [first, logged[0], second, *logged[1:], (first, "finish"), (second, "finish")]
 
 
 def test_a_missing_package_is_named_before_training(monkeypatch):

@@ -31,16 +31,18 @@ class TensorBoard:
 
     def __init__(self) -> None:
         self._module = require("tensorboardX", "tb")
-        self._writer: Any = None
+        self._writers: dict[Path, Any] = {}
 
     def write(self, progress: Progress) -> None:
-        self._writer = self._writer or self._module.SummaryWriter(str(progress.run_path / "tb"))
+        folder = progress.run_path
+        if folder not in self._writers:
+            self._writers[folder] = self._module.SummaryWriter(str(folder / "tb"))
         for tag, value in tagged(progress.row).items():
-            self._writer.add_scalar(tag, value, progress.steps)
+            self._writers[folder].add_scalar(tag, value, progress.steps)
 
     def close(self) -> None:
-        if self._writer:
-            self._writer.close()
+        for writer in self._writers.values():
+            writer.close()
 
 
 class WeightsAndBiases:
@@ -48,16 +50,25 @@ class WeightsAndBiases:
 
     def __init__(self) -> None:
         self._module = require("wandb", "wandb")
-        self._run: Any = None
+        self._runs: dict[Path, Any] = {}
 
     def write(self, progress: Progress) -> None:
-        self._run = self._run or self._start(progress.run_path)
-        self._run.log(tagged(progress.row), step=progress.steps)
+        folder = progress.run_path
+        if folder not in self._runs:
+            self._runs[folder] = self._start(folder)
+        self._runs[folder].log(tagged(progress.row), step=progress.steps)
 
     def _start(self, folder: Path) -> Any:
         name = f"{folder.parent.name}/{folder.name}"
-        return self._module.init(project="ccpo", id=name.replace("/", "-"), name=name, dir=folder, resume="allow")
+        return self._module.init(
+            project="ccpo",
+            id=name.replace("/", "-"),
+            name=name,
+            dir=folder,
+            resume="allow",
+            reinit="create_new",  # seeds that train together are runs side by side
+        )
 
     def close(self) -> None:
-        if self._run:
-            self._run.finish()
+        for run in self._runs.values():
+            run.finish()

@@ -19,13 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--task", help="a task (ccpo list tasks) or a Gymnasium id that reports info['cost']")
     what.add_argument("--resume", metavar="RUN", help="continue this run from its newest checkpoint, if it has one")
-    parser.add_argument("--algorithm", default="ccpo", help="ccpo list algorithms (default: ccpo)")
-    parser.add_argument("--preset", default="tuned", help="settings for the task: tuned or faithful (default: tuned)")
+    parser.add_argument("--algorithm", help="ccpo list algorithms (default: ccpo)")
+    parser.add_argument("--preset", help="settings for the task: tuned, faithful, demo, … (default: tuned)")
     parser.add_argument("--steps", type=float, help="environment steps")
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--seed", type=int, help="seed of everything random (default: 0)")
     seeds.add_argument("--seeds", metavar="LIST", help="train a run for each of these, all as one program, e.g. 0,1,2")
-    parser.add_argument("--out", default="runs", help="the folder under which the run's own is made (default: runs)")
+    parser.add_argument("--out", help="the folder under which the run's own is made (default: runs)")
     parser.add_argument("--behaviour-thresholds", metavar="LIST", help="thresholds to collect under, e.g. 20,40,60")
     parser.add_argument("--threshold-range", metavar="LOW,HIGH", help="thresholds to serve, e.g. 10,70")
     parser.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="environment steps between checkpoints")
@@ -45,30 +45,26 @@ def call(options: argparse.Namespace) -> None:
     from ccpo.cli.display import TrainingDisplay
     from ccpo.cli.mirrors import open_mirrors
 
-    names = ("steps", "seed", "behaviour_thresholds", "threshold_range", "checkpoint_every", "workers")
+    names = (
+        *("algorithm", "preset", "out", "episode_length"),
+        *("steps", "seed", "behaviour_thresholds", "threshold_range", "checkpoint_every", "workers"),
+    )
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    given |= {"settings_file": options.config} if options.config else {}
     settings: dict[str, Any] = given | parse_settings(options.set)
     mirrors = open_mirrors(tensorboard=options.tensorboard, wandb=options.wandb)
     with TrainingDisplay(mirrors=mirrors) as display:
         if options.resume:
-            if settings or options.config or options.seeds:
+            if settings or options.seeds:
                 raise ConfigError(
                     "--resume takes no settings: a run continues as it was configured; start a new one for others"
                 )
             trained = [agent.resume(options.resume, display=display)]
+        elif options.seeds:
+            seeds = parse_seeds(options.seeds)
+            trained = agent.train_seeds(options.task, seeds=seeds, display=display, **settings)
         else:
-            settings |= {
-                "preset": options.preset,
-                "out": options.out,
-                "episode_length": options.episode_length,
-                "settings_file": options.config,
-                "display": display,
-            }
-            if options.seeds:
-                seeds = parse_seeds(options.seeds)
-                trained = agent.train_seeds(options.task, options.algorithm, seeds=seeds, **settings)
-            else:
-                trained = [agent.train(options.task, options.algorithm, **settings)]
+            trained = [agent.train(options.task, display=display, **settings)]
     for each in trained:
         display.finish(each.folder)
         if options.evaluate:
