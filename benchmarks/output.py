@@ -67,7 +67,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": models[0] if models else platform.processor(),
         "cores": os.cpu_count(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
     }
 

@@ -36,7 +36,7 @@ from ccpo.types import Acting, EnvSpec, Episode, Experience, Problem, Progress
 class LoopConfig(Settings):
     """The settings of the loop, the same for every algorithm."""
 
-    steps: int = setting(200_000, "environment steps in all", low=1)
+    steps: int = setting(200_000, "environment steps to learn from; a final comes on top", low=1)
     seed: int = setting(0, "seed of everything random in the run", low=0, high=2**31 - 1)
     behaviour_thresholds: tuple[float, ...] = setting(
         (), "thresholds under which data is collected; empty: the task's own", low=0
@@ -76,7 +76,7 @@ class LoopConfig(Settings):
         low=1,
     )
     violation_price: float = setting(
-        3.0, "in the final, the share of an episode's reward that a cost of twice the threshold takes", low=0
+        3.0, "in the final, how many times its reward an episode loses at a cost of twice the threshold", low=0
     )
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
     replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
