@@ -203,6 +203,12 @@ def test_a_run_too_short_for_its_starts_is_refused(tmp_path):
         make_trainer(tmp_path, steps=360, starts=4, start_share=0.2)
 
 
+def test_episodes_that_never_end_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"no episode of 20 steps would end.*give checkpoint_every=120 at least"):
+        make_trainer(tmp_path, rollout_length=5, checkpoint_every=60)
+    make_trainer(tmp_path, rollout_length=5, checkpoint_every=120)
+
+
 def test_no_worker_outlives_its_parent(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(

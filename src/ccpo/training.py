@@ -145,6 +145,13 @@ class _Schedule:
         self.end = self.start_iterations if is_start else self.iterations
         self._pace = loop.starts if is_start else 1
         self._every = max(1, round(loop.checkpoint_every / self.steps_each))
+        if self.rollout * self._every < problem.spec.episode_length:
+            needed = math.ceil(problem.spec.episode_length / self.rollout) * self.steps_each
+            raise ConfigError(
+                f"with rollout_length={loop.rollout_length} and checkpoint_every={loop.checkpoint_every} no episode of "
+                f"{problem.spec.episode_length} steps would end, since environments start anew after a checkpoint; "
+                f"give checkpoint_every={needed} at least, or a longer rollout_length"
+            )
         self._correlation = loop.noise_correlation
         self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
         late = math.ceil(loop.choice_share * self.iterations)

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from ccpo.envs import analytic
 from ccpo.envs.analytic import AnalyticEnv, StaticBudget
@@ -321,3 +322,11 @@ def test_importing_the_registry_stays_light():
     code = "import sys, ccpo.envs.registry; print({'jax', 'pybullet', 'matplotlib'} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "set()"
+
+
+def test_an_id_is_found_again_by_the_name_of_its_run_folder(monkeypatch):
+    spec = GymnasiumSpec("somewhere/Else-v3", entry_point="nowhere:Env")
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    name = resolve("somewhere/Else-v3").name
+    assert name == "somewhere-Else-v3"
+    assert resolve(name).make.args == (spec,)

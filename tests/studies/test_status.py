@@ -53,3 +53,17 @@ def test_time_left_is_unknown_until_something_like_it_has_run(tmp_path):
 
 def test_a_run_that_has_just_begun_has_no_progress(tmp_path):
     assert standing_of(begun(tmp_path, 1, steps=0)).state == "waiting"
+
+
+def test_starts_count_until_one_of_them_goes_on(tmp_path):
+    place = Place(tiny_plan(1), tmp_path)
+    for index, steps in enumerate((20, 15)):
+        start = place.path / "starts" / str(index)
+        start.mkdir(parents=True)
+        (start / "progress.jsonl").write_text(json.dumps({"steps": steps, "time/seconds": steps / 10}) + "\n")
+    (place.path / "config.json").write_text(json.dumps({"steps": 100}))
+    row = standing_of(place)
+    assert (row.state, row.share, row.seconds) == ("stopped", 0.35, 3.5)
+    begun_again = json.dumps({"steps": 60, "time/seconds": 6.0}) + "\n"
+    (place.path / "progress.jsonl").write_text(begun_again)
+    assert standing_of(place).share == 0.6

@@ -254,8 +254,9 @@ def _find_gymnasium_spec(name: str) -> GymnasiumSpec:
             raise EnvError(
                 f"cannot import '{module}' for '{name}': {error}; install it, or correct the name"
             ) from error
-    if gymnasium_id in gymnasium.registry:
-        return gymnasium.spec(gymnasium_id)
+    for known in gymnasium.registry:
+        if gymnasium_id in (known, _as_folder_name(known)):  # a run's settings name it as its folder does
+            return gymnasium.spec(known)
     names = [*TASKS, *gymnasium.registry]
     hint = did_you_mean(gymnasium_id, names if get_close_matches(gymnasium_id, names) else TASKS)
     raise ConfigError(f"'{name}' is neither a task nor a registered Gymnasium id; {hint}")

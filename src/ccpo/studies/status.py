@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ccpo.runs import STARTS
 from ccpo.studies.runner import Place
 
 STATES = ("done", "running", "failed", "stopped", "waiting")
@@ -72,14 +73,14 @@ def _progress(path: Path) -> tuple[float, float, float]:
         total = json.loads((path / "config.json").read_text(encoding="utf-8"))["steps"]
     except FileNotFoundError:
         return 0.0, 1.0, 0.0
-    row = _newest_row(path / "progress.jsonl")
-    return row["steps"], total, row["time/seconds"]
+    log = path / "progress.jsonl"
+    rows = [_newest_row(each) for each in ([log] if log.exists() else path.glob(f"{STARTS}/*/{log.name}"))]
+    return sum(row["steps"] for row in rows), total, sum(row["time/seconds"] for row in rows)
 
 
 def _newest_row(log: Path) -> dict[str, float]:
     """The newest complete row of a log; its last line may still be in the making."""
-    lines = _tail(log).splitlines() if log.exists() else []
-    for line in reversed(lines[-2:]):
+    for line in reversed(_tail(log).splitlines()[-2:]):
         try:
             return json.loads(line)
         except json.JSONDecodeError:
