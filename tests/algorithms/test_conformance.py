@@ -205,13 +205,15 @@ def test_metrics_are_finite_and_documented(name):
 
 @every_algorithm
 def test_golden_trace(name):
-    """Three updates from a fixed state: how far the actor's arrays moved, and the last metrics."""
+    """Three updates from a fixed state, in double precision: how far the actor's arrays moved, and the last metrics."""
     case = make_case(name)
     state = case.state()
-    before = case.module.acting(case.config, case.problem, state).explore
-    for _ in range(3):
-        state, metrics = case.learn(state, case.experience)
-    after = case.module.acting(case.config, case.problem, state).explore
+    with jax.enable_x64(True):
+        state, experience = in_double(state), in_double(case.experience)
+        before = case.module.acting(case.config, case.problem, state).explore
+        for _ in range(3):
+            state, metrics = case.learn(state, experience)
+        after = case.module.acting(case.config, case.problem, state).explore
     moved = {path: after[path] - before[path] for path in after}
     trace = {
         "moved": {path: [_digits(np.abs(x).sum()), _digits(x.flat[0])] for path, x in moved.items()},
@@ -222,10 +224,10 @@ def test_golden_trace(name):
         file.write_text(json.dumps(trace, indent=2) + "\n")
     assert file.is_file(), f"there is no {file.name} yet: run with CCPO_UPDATE_GOLDEN=1"
     golden = json.loads(file.read_text())
-    assert trace["metrics"] == pytest.approx(golden["metrics"], rel=1e-2, abs=1e-5)
+    assert trace["metrics"] == pytest.approx(golden["metrics"], rel=1e-4, abs=1e-9)
     assert set(trace["moved"]) == set(golden["moved"])
     for path, digests in trace["moved"].items():
-        assert digests == pytest.approx(golden["moved"][path], rel=1e-2, abs=1e-6), path
+        assert digests == pytest.approx(golden["moved"][path], rel=1e-4, abs=1e-9), path
 
 
 def _digits(value: Any) -> float:
