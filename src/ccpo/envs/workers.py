@@ -79,7 +79,7 @@ class Lanes:
                     self._act(out.action[t], rows, greedy, noise=noise[t], nets=nets)
                 last = t == len(out.reward) - 1 and (order.cut or self.factory.single_instance)
                 for lane in turn:
-                    episode = self._step(lane, out, t, last=last, iteration=order.iteration)
+                    episode = self._step(lane, out, t, last=last, order=order)
                     if episode is not None:
                         finished.append((self.lanes[lane], episode))
         return finished
@@ -139,7 +139,7 @@ class Lanes:
         self.obs[lane] = self.envs[lane].reset(seed)
         self.length[lane], self.reward[lane], self.cost[lane] = 0, 0.0, 0.0
 
-    def _step(self, lane: int, out: Transition, t: int, *, last: bool, iteration: int) -> Episode | None:
+    def _step(self, lane: int, out: Transition, t: int, *, last: bool, order: Order) -> Episode | None:
         """Step one lane; an episode that ends is returned and the next begins. `last` cuts it: truncated, not ended."""
         obs, reward, cost, terminated, truncated = self.envs[lane].step(out.action[t, lane])
         self.length[lane] += 1
@@ -152,8 +152,9 @@ class Lanes:
             self.obs[lane] = obs
             return None
         totals = (float(self.reward[lane]), float(self.cost[lane]), int(self.length[lane]))
-        self._reset(lane, iteration)
-        return Episode(float(self.thresholds[lane]), *totals, deterministic=bool(self.deployed[lane]))
+        self._reset(lane, order.iteration)
+        deployed = bool(self.deployed[lane]) and not order.random
+        return Episode(float(self.thresholds[lane]), *totals, deterministic=deployed)
 
 
 def _shapes(problem: Problem, steps: int) -> dict[str, tuple[tuple[int, ...], type]]:
