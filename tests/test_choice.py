@@ -131,7 +131,7 @@ def test_only_those_play_that_acted_as_deployed_under_every_threshold():
 def test_late_policies_are_those_after_the_starts(tmp_path):
     trainer = make_trainer(tmp_path, **FINAL, steps=2400)  # 20 iterations, of which 10 are late
     assert [i for i in range(20) if trainer.schedule.is_late(i)] == list(range(10, 20))
-    started = make_trainer(tmp_path / "starts", **FINAL, steps=2400, starts=2, start_share=0.35)
+    started = make_trainer(tmp_path / "starts", **FINAL, steps=2400, starts=2, start_share=0.35, warmup_steps=120)
     assert [i for i in range(20) if started.schedule.is_late(i)] == list(range(14, 20))
 
 

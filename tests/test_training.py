@@ -175,7 +175,7 @@ def test_one_bad_seed_of_several_leaves_no_folder(tmp_path):
 
 
 def test_the_best_of_several_starts_goes_on_and_a_kill_changes_nothing(tmp_path, monkeypatch):
-    settings = {"starts": 2, "start_share": 0.3, "checkpoint_every": 120}
+    settings = {"starts": 2, "start_share": 0.3, "checkpoint_every": 120, "warmup_steps": 120}
     told = []
     whole = train(tmp_path / "whole", **settings, display=told.append).run
     assert {progress.run_path for progress in told} == {whole.path}
@@ -203,10 +203,9 @@ def test_a_run_too_short_for_its_starts_is_refused(tmp_path):
         make_trainer(tmp_path, steps=360, starts=4, start_share=0.2)
 
 
-def test_episodes_that_never_end_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"no episode of 20 steps would end.*give checkpoint_every=120 at least"):
-        make_trainer(tmp_path, rollout_length=5, checkpoint_every=60)
-    make_trainer(tmp_path, rollout_length=5, checkpoint_every=120)
+def test_starts_that_are_all_warm_up_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"warmup_steps=240 leave nothing of starts of 240 steps"):
+        make_trainer(tmp_path, starts=2, start_share=0.3)
 
 
 def test_no_worker_outlives_its_parent(tmp_path):

@@ -154,15 +154,13 @@ class _Schedule:
         self.end = self.start_iterations if is_start else self.iterations
         self._pace = loop.starts if is_start else 1
         self._every = max(1, round(loop.checkpoint_every / self.steps_each))
-        if self.rollout * self._every < problem.spec.episode_length:
-            needed = math.ceil(problem.spec.episode_length / self.rollout) * self.steps_each
-            raise ConfigError(
-                f"with rollout_length={loop.rollout_length} and checkpoint_every={loop.checkpoint_every} no episode of "
-                f"{problem.spec.episode_length} steps would end, since environments start anew after a checkpoint; "
-                f"give checkpoint_every={needed} at least, or a longer rollout_length"
-            )
         self._correlation = loop.noise_correlation
         self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
+        if loop.starts > 1 and self._warmup >= self.start_iterations:
+            raise ConfigError(
+                f"warmup_steps={loop.warmup_steps} leave nothing of starts of "
+                f"{self.start_iterations * self.steps_each} steps to compare them by; give fewer, or longer starts"
+            )
         late = math.ceil(loop.choice_share * self.iterations)
         self._late = 0 if is_start else min(late, self.iterations - self.adoption)
         self.finalists = min(loop.finalists, self._late)
