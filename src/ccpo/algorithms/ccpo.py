@@ -16,9 +16,8 @@ import optax
 from ccpo import replay as replays
 from ccpo.config import Settings, setting
 from ccpo.errors import ConfigError
-from ccpo.maths import gaussian, mstep, networks, normaliser
+from ccpo.maths import gaussian, mstep, networks, normaliser, offpolicy
 from ccpo.maths.estep import EStep, estep
-from ccpo.maths.offpolicy import follow_reward_unit, measured_costs
 from ccpo.maths.returns import HORIZONS, Horizon, nstep_return
 from ccpo.runtime import NetConfig
 from ccpo.types import Acting, Array, Experience, Problem, Transition
@@ -356,7 +355,7 @@ def observe(config: Config, problem: Problem, state: State, experience: Experien
 
 def _rescale_reward(state: State, rollout: Transition) -> State:
     """Follow the reward's root mean square; critics keep their values in the environment's unit."""
-    unit, factor = follow_reward_unit(state.reward_unit, rollout.reward, first=state.updates == 0)
+    unit, factor = offpolicy.follow_reward_unit(state.reward_unit, rollout.reward, first=state.updates == 0)
 
     def rescale(critic: dict) -> dict:
         return {**critic, "reward": networks.rescale_output(critic["reward"], factor)}
@@ -368,7 +367,7 @@ def _feed_back(
     config: Config, problem: Problem, state: State, experience: Experience
 ) -> tuple[State, dict[str, Array]]:
     """Move the estimates of critic bias and cost spread towards what finished episodes show."""
-    measured, count = measured_costs(problem, experience.statistics)
+    measured, count = offpolicy.measured_costs(problem, experience.statistics)
     thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     predicted = level_at(problem, state, thresholds)
     known = (count > 0) & (state.updates > 0)
@@ -415,9 +414,7 @@ def update_cost_level(config: Config, problem: Problem, state: State, experience
 
 def critic_inputs(config: Config, problem: Problem, obs: Array, time_to_go: Array) -> Array:
     """Normalised observations, with the share of the episode still to go where the critics' horizon is finite."""
-    if not horizons(config, problem)["cost"].sees_time:
-        return obs
-    return jnp.concatenate([obs, time_to_go[..., None] / problem.spec.episode_length], axis=-1)
+    return offpolicy.critic_inputs(horizons(config, problem)["cost"], obs, time_to_go)
 
 
 def update_critics(
@@ -821,8 +818,7 @@ def acting(config: Config, problem: Problem, state: State) -> Acting:
     )
 
     def arrays(actor: list) -> dict[str, Array]:
-        named = {f"layers.{i}.{name}": x for i, layer in enumerate(actor) for name, x in layer.items()}
-        return named | {"obs_mean": state.normaliser.mean, "obs_std": state.normaliser.std}
+        return networks.named(actor) | {"obs_mean": state.normaliser.mean, "obs_std": state.normaliser.std}
 
     explore, deploy = jax.tree.map(np.array, (arrays(state.actor), arrays(deployed_actor(config, state))))
     return Acting(net, explore, deploy)

@@ -75,6 +75,11 @@ def _activate(layer: Layer, x: Array) -> Array:
     return jax.nn.relu(x)
 
 
+def named(layers: Sequence[Layer]) -> dict[str, Array]:
+    """The layers of a network under the names that they have in the policy file."""
+    return {f"layers.{i}.{name}": x for i, layer in enumerate(layers) for name, x in layer.items()}
+
+
 def normalise_threshold(threshold: Array, threshold_range: tuple[float, float]) -> Array:
     """(ε − ε_L) / ε_H, the form in which every network sees a threshold (below Theorem 1)."""
     low, high = threshold_range

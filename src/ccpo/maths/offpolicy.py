@@ -338,7 +338,6 @@ def acting(
         threshold_high=high,
         exploration_noise=exploration_noise,
     )
-    named = {f"layers.{i}.{name}": x for i, layer in enumerate(actor) for name, x in layer.items()}
-    named |= {"obs_mean": signals.normaliser.mean, "obs_std": signals.normaliser.std}
+    named = networks.named(actor) | {"obs_mean": signals.normaliser.mean, "obs_std": signals.normaliser.std}
     arrays = jax.tree.map(np.array, named)
     return Acting(net, arrays, arrays)

@@ -161,8 +161,7 @@ def acting(problem: Problem, learner: Learner) -> Acting:
     """The arrays that lanes act with."""
     low, high = problem.threshold_range
     net = NetConfig(distribution="gaussian_linear", conditioned=False, threshold_low=low, threshold_high=high)
-    named = {f"layers.{i}.{name}": x for i, layer in enumerate(learner.actor["layers"]) for name, x in layer.items()}
-    named |= {"log_std": learner.actor["log_std"]}
+    named = networks.named(learner.actor["layers"]) | {"log_std": learner.actor["log_std"]}
     named |= {"obs_mean": learner.normaliser.mean, "obs_std": learner.normaliser.std}
     arrays = jax.tree.map(np.array, named)
     return Acting(net, arrays, arrays)
