@@ -263,7 +263,9 @@ def test_what_was_added_to_a_finished_policy_survives_a_resume_and_an_evaluation
     trainer.restore()
     assert Policy.load(trainer.run.policy_path).manifest["evaluation"] is not None
     assert trainer.run.eval_path.exists()
-    trainer.save()
+    trainer.run.policy_path.write_bytes(b"half of it")
+    trainer.restore()
+    assert Policy.load(trainer.run.policy_path).manifest["training"]["finished"]
     assert not trainer.run.eval_path.exists()
 
 

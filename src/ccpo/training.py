@@ -25,7 +25,7 @@ from ccpo import trees
 from ccpo.config import Settings, as_dict, setting
 from ccpo.envs.registry import EnvFactory
 from ccpo.envs.workers import Collector, Order, Rollout
-from ccpo.errors import ConfigError, FormatError, NumericalError
+from ccpo.errors import CCPOError, ConfigError, FormatError, NumericalError
 from ccpo.evaluation import evaluate_episodes
 from ccpo.runs import ProgressLog, Run, versions
 from ccpo.runtime import Policy
@@ -385,9 +385,10 @@ class Trainer:
         self.policy().save(self.run.policy_path)
 
     def _policy_is_saved(self) -> bool:
-        if not self.run.policy_path.is_file():
+        try:
+            saved = Policy.load(self.run.policy_path).manifest["training"]
+        except CCPOError:
             return False
-        saved = Policy.load(self.run.policy_path).manifest["training"]
         return (saved["steps_done"], saved.get("finished")) == (self.steps, self.finished)
 
     def policy(self) -> Policy:
