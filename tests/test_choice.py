@@ -4,11 +4,11 @@ import pytest
 from ccpo import choice as choices
 from ccpo import training
 from ccpo.envs.adapter import CostEnv
-from ccpo.errors import ConfigError, RunError
+from ccpo.errors import RunError
 from ccpo.report.results import publish
 from ccpo.runtime import NetConfig
 from ccpo.training import Trainer, train_together
-from ccpo.types import Acting, Episode
+from ccpo.types import Episode
 from helpers import make_trainer
 
 FINAL = {"finalists": 4, "final_episodes": 2}
@@ -102,42 +102,12 @@ def run(path, **settings) -> Trainer:
     return trainer
 
 
-def acting(value: float) -> Acting:
-    return Acting(net(), {}, {"weight": np.array(value, np.float32)})
-
-
-def told(reward: float, *, deterministic: bool = True) -> list[Episode]:
-    """An episode under each of two thresholds, and a noisy one."""
-    noisy = Episode(20.0, 500.0, 0.0, 200, deterministic=False)
-    return [noisy, *(Episode(t, reward + t, 0.0, 200, deterministic) for t in (20.0, 40.0))]
-
-
-def test_those_play_whose_own_episodes_were_worth_most():
-    choice = choices.init(acting(0.0).deploy, 2)
-    for value, reward in enumerate([10.0, 20.0, 5.0, 15.0], start=1):
-        choices.enter(choice, acting(value), told(reward), price=1.0)
-        assert choice.players == min(value, 2)
-    np.testing.assert_array_equal(choice.worths, [45.0, 50.0])
-    np.testing.assert_array_equal(choice.finalists["weight"], [4.0, 2.0])
-
-
-def test_only_those_play_that_acted_as_deployed_under_every_threshold():
-    choice = choices.init(acting(0.0).deploy, 2)
-    for episodes in ([], told(10.0, deterministic=False), told(10.0)[:2] + told(10.0, deterministic=False)):
-        choices.enter(choice, acting(1.0), episodes, price=1.0)
-    assert choice.players == 0
-
-
-def test_late_policies_are_those_after_the_starts(tmp_path):
+def test_finalists_lie_evenly_in_the_late_part_and_end_with_the_newest(tmp_path):
     trainer = make_trainer(tmp_path, **FINAL, steps=2400)  # 20 iterations, of which 10 are late
-    assert [i for i in range(20) if trainer.schedule.is_late(i)] == list(range(10, 20))
-    started = make_trainer(tmp_path / "starts", **FINAL, steps=2400, starts=2, start_share=0.35, warmup_steps=120)
-    assert [i for i in range(20) if started.schedule.is_late(i)] == list(range(14, 20))
-
-
-def test_a_choice_needs_lanes_that_act_as_deployed(tmp_path):
-    with pytest.raises(ConfigError, match=r"choice_share=0.5 needs lanes that act as deployed; give deployed_lanes=1"):
-        make_trainer(tmp_path, choice_share=0.5, deployed_lanes=0)
+    entries = {i: trainer.schedule.finalist_after(i) for i in range(trainer.schedule.end)}
+    assert {i: index for i, index in entries.items() if index is not None} == {12: 0, 14: 1, 17: 2, 19: 3}
+    few = make_trainer(tmp_path / "few", **FINAL, steps=2400, choice_share=0.1)
+    assert [few.schedule.finalist_after(i) for i in (17, 18, 19)] == [None, 0, 1]
 
 
 def test_a_run_deploys_the_winner_and_counts_the_final(tmp_path):
@@ -157,16 +127,9 @@ def test_a_run_deploys_the_winner_and_counts_the_final(tmp_path):
     )
     for name, array in trainer.policy().net.arrays.items():
         np.testing.assert_array_equal(array, trainer.choice.finalists[name][trainer.choice.winner], err_msg=name)
-
-
-def test_finalists_acted_in_the_late_part_of_the_run(tmp_path):
-    trainer = make_trainer(tmp_path, **FINAL)
-    acted = []
-    trainer.train(lambda progress: acted.append(trainer.acting.deploy) if progress.row else None)
-    late = acted[-trainer.schedule.finalists - 1 :]  # what a display sees acts in the next iteration
-    for index in range(trainer.choice.players):
-        finalist = trainer.choice.finalist(index)
-        assert any(all(np.array_equal(finalist[name], each[name]) for name in each) for each in late)
+    newest = trainer.algorithm.acting(trainer.config, trainer.problem, trainer.state).deploy
+    for name, array in newest.items():
+        np.testing.assert_array_equal(trainer.choice.finalists[name][-1], array, err_msg=name)
 
 
 def test_the_winner_is_worth_most_in_the_same_episodes(tmp_path, monkeypatch):

@@ -1,8 +1,4 @@
-"""Which of a run's late policies is deployed.
-
-Those whose own training episodes, as deployed, were worth most play a final of fresh training episodes, and the worse
-half leaves after each round.
-"""
+"""Which of a run's late policies is deployed: finalists play fresh training episodes, and the worse half leaves."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,7 +7,7 @@ import numpy as np
 
 from ccpo.metrics import violation
 from ccpo.runtime import NetConfig
-from ccpo.types import Acting, Episode
+from ccpo.types import Episode
 
 
 class Choice(NamedTuple):
@@ -19,16 +15,10 @@ class Choice(NamedTuple):
 
     finalists: dict[str, np.ndarray]
     """The arrays of all of them, one behind the other: [F, …]."""
-    worths: np.ndarray
-    """What the episodes were worth that made each of them a finalist; −∞ where there is none yet: [F]."""
     winner: np.int32
     """−1 until the final has been played."""
     steps: np.int32
     cost: np.float32
-
-    @property
-    def players(self) -> int:
-        return int(np.isfinite(self.worths).sum())
 
     @property
     def made(self) -> bool:
@@ -41,24 +31,12 @@ class Choice(NamedTuple):
 def init(arrays: dict[str, np.ndarray], finalists: int) -> Choice:
     """Room for finalists; `arrays` say what a policy looks like."""
     room = {name: np.zeros((finalists, *array.shape), array.dtype) for name, array in arrays.items()}
-    worths = np.full(finalists, -np.inf, np.float32)
-    return Choice(room, worths, winner=np.int32(-1), steps=np.int32(0), cost=np.float32(0.0))
+    return Choice(room, winner=np.int32(-1), steps=np.int32(0), cost=np.float32(0.0))
 
 
-def enter(choice: Choice, acted: Acting, episodes: Sequence[Episode], *, price: float) -> None:
-    """Let the policy that acted take the place of the least finalist, if its episodes as deployed were worth more."""
-    by_threshold: dict[float, list[float]] = {episode.threshold: [] for episode in episodes}
-    for episode in episodes:
-        if episode.deterministic:
-            by_threshold[episode.threshold].append(worth(episode, acted.net, price=price))
-    if not by_threshold or not all(by_threshold.values()):
-        return
-    own = np.mean([np.mean(worths) for worths in by_threshold.values()])
-    least = int(np.argmin(choice.worths))
-    if own > choice.worths[least]:
-        choice.worths[least] = own
-        for name, array in acted.deploy.items():
-            choice.finalists[name][least] = array
+def enter(choice: Choice, index: int, arrays: dict[str, np.ndarray]) -> None:
+    for name, array in arrays.items():
+        choice.finalists[name][index] = array
 
 
 def rounds(finalists: int, episodes: int) -> list[tuple[int, range]]:

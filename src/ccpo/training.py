@@ -62,17 +62,13 @@ class LoopConfig(Settings):
     start_share: float = setting(0.2, "the share of the run that each of several starts takes", above=0, high=0.5)
     choice_share: float = setting(
         0.0,
-        "the last share of the run whose policies may play for deployment, in training episodes after it; 0: the "
-        "newest is deployed",
+        "the last share of the run whose policies play for deployment, in training episodes after it; 0: the newest is "
+        "deployed",
         low=0,
         high=1,
     )
     finalists: int = setting(
-        16,
-        "how many of these play, those whose own training episodes, as deployed, were worth most; the worse half "
-        "leaves after each round",
-        low=1,
-        high=1000,
+        16, "how many of these policies play; the worse half leaves after each round", low=1, high=1000
     )
     final_episodes: int = setting(
         4,
@@ -101,11 +97,6 @@ class LoopConfig(Settings):
         if self.deployed_lanes > self.lanes_per_threshold:
             raise ConfigError(
                 f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}"
-            )
-        if self.choice_share > 0 and not self.deployed_lanes:
-            raise ConfigError(
-                f"choice_share={self.choice_share:g} needs lanes that act as deployed; give deployed_lanes=1, or "
-                "choice_share=0"
             )
         if self.starts > 1 and self.starts * self.start_share >= 1.0:
             raise ConfigError(
@@ -170,9 +161,11 @@ class _Schedule:
         """The share of the run that is over; all starts together take the same part of it."""
         return np.float32(self._pace * (iteration + 1) / self.iterations)
 
-    def is_late(self, iteration: int) -> bool:
-        """Whether the policy that acts in this iteration may become a finalist."""
-        return iteration >= self.iterations - self._late
+    def finalist_after(self, iteration: int) -> int | None:
+        """Which finalist the policy is that this iteration leaves: they lie evenly in the late part of the run."""
+        late = iteration - (self.iterations - self._late)
+        index = (late + 1) * self.finalists // max(1, self._late)
+        return index - 1 if late >= 0 and index > late * self.finalists // self._late else None
 
     def checkpoints_after(self, iteration: int) -> bool:
         return (iteration + 1) % self._every == 0 or iteration + 1 in (self.adoption, self.end)
@@ -218,7 +211,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        return self.iteration >= self.schedule.end and (self.choice.made or not self.choice.players)
+        return self.iteration >= self.schedule.end and (self.choice.made or not self.schedule.finalists)
 
     def train(self, display: Display = lambda _: None) -> None:
         """Run the remaining iterations, then the final."""
@@ -270,7 +263,6 @@ class Trainer:
             collector.start(self.schedule.order(self.iteration, self.acting))
             rollout = collector.wait()
             while self.iteration < self.schedule.end:
-                acted = self.acting
                 more = self.iteration + 1 < self.schedule.end
                 if more:
                     self.acting = self.algorithm.acting(self.config, self.problem, self.state)
@@ -279,8 +271,10 @@ class Trainer:
                 material = (self.state, self.replay, rollout.transition, rollout.statistics, progress)
                 self.state, self.replay, metrics = yield material
                 following = collector.wait() if more else rollout
-                if self.schedule.finalists and self.schedule.is_late(self.iteration):
-                    choices.enter(self.choice, acted, rollout.episodes, price=self.loop.violation_price)
+                finalist = self.schedule.finalist_after(self.iteration)
+                if finalist is not None:
+                    arrays = self.algorithm.acting(self.config, self.problem, self.state).deploy
+                    choices.enter(self.choice, finalist, arrays)
                 self._account(rollout, jax.device_get(metrics), log, display=display, began=began)
                 rollout = following
 
@@ -325,19 +319,21 @@ class Trainer:
             display(Progress(self.steps, self.total_steps, episodes, {}, self.run.path))
             return [choices.worth(episode, net, price=self.loop.violation_price) for episode in episodes]
 
-        winner = choices.decide(choices.rounds(self.choice.players, self.loop.final_episodes), play)
+        winner = choices.decide(self._final(), play)
         self.choice = self.choice._replace(winner=np.int32(winner))
         self.cumulative_cost += float(self.choice.cost)
         self.seconds = time.perf_counter() - began
         self.save()
 
+    def _final(self) -> list[tuple[int, range]]:
+        return choices.rounds(self.schedule.finalists, self.loop.final_episodes)
+
     @property
     def total_steps(self) -> int:
         """Of the whole run, with those of the final if no episode in it ends early."""
-        final = choices.rounds(self.schedule.finalists, self.loop.final_episodes)
-        games = sum(players * len(episodes) for players, episodes in final)
-        played = games * len(self.problem.behaviour_thresholds) * self.problem.spec.episode_length
-        return self.schedule.iterations * self.schedule.steps_each + played
+        games = sum(players * len(episodes) for players, episodes in self._final())
+        final = games * len(self.problem.behaviour_thresholds) * self.problem.spec.episode_length
+        return self.schedule.iterations * self.schedule.steps_each + final
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():

@@ -134,7 +134,6 @@ def train(name: str, out: Path, **settings: Any) -> ccpo.Agent:
     known = {f.name for kind in (LoopConfig, find_algorithm(name).Config) for f in fields(kind)}
     chosen = {setting: value for setting, value in TINY.items() if setting in known}
     chosen |= {"lanes_per_threshold": 2, "deployed_lanes": int(name not in ON_POLICY)}
-    chosen["choice_share"] *= chosen["deployed_lanes"]  # without such lanes there is nothing to choose by
     if name in SINGLE_THRESHOLD:
         chosen["behaviour_thresholds"] = (8.0,)
     return ccpo.train(TASK, name, out=out, **chosen, **settings)
