@@ -146,7 +146,7 @@ def write(rows: Sequence[Repeat], out: PathLike, *, command: str, confidence: fl
     """`coverage.csv`, a row a repeat, and `coverage.json` with the command and the summary."""
     write_rows(Path(out) / "coverage.csv", rows)
     content = {"command": command, "confidence": confidence, "cases": summarise(rows, confidence)}
-    write_atomically(Path(out) / "coverage.json", (json.dumps(content, indent=2) + "\n"))
+    write_atomically(Path(out) / "coverage.json", json.dumps(content, indent=2) + "\n")
 
 
 def main() -> None:
