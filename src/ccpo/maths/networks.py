@@ -54,9 +54,18 @@ matmul.defvjp(lambda x, weight: (x @ weight, (x, weight)), _matmul_backward)
 
 
 def dense(layer: Layer, x: Array) -> Array:
-    """x W + b."""
+    """x W + b; of a normalised layer, the deviations from the mean of its units."""
+    layer = _centred(layer)
     y = matmul(x, layer["weight"])
     return y + jnp.broadcast_to(layer["bias"], y.shape)
+
+
+def _centred(layer: Layer) -> Layer:
+    """A normalised layer whose units have mean zero: taking the mean off the weights spares taking it off each row."""
+    if "scale" not in layer:
+        return layer
+    weight, bias = (layer[name] - layer[name].mean(axis=-1, keepdims=True) for name in ("weight", "bias"))
+    return {**layer, "weight": weight, "bias": bias}
 
 
 def mlp(layers: Sequence[Layer], x: Array) -> Array:
@@ -67,11 +76,10 @@ def mlp(layers: Sequence[Layer], x: Array) -> Array:
 
 
 def _activate(layer: Layer, x: Array) -> Array:
-    """ReLU; where the layer is normalised, of deviations from the mean of its units, in units of their spread."""
+    """ReLU; where the layer is normalised, in units of the spread of its units, whose mean is zero."""
     if "scale" in layer:
-        deviation = x - x.mean(axis=-1, keepdims=True)
-        variance = jnp.mean(deviation**2, axis=-1, keepdims=True)
-        x = deviation * jax.lax.rsqrt(variance + 1e-5) * jnp.broadcast_to(layer["scale"], x.shape)
+        variance = jnp.mean(x**2, axis=-1, keepdims=True)
+        x = x * jax.lax.rsqrt(variance + 1e-5) * jnp.broadcast_to(layer["scale"], x.shape)
     return jax.nn.relu(x)
 
 
@@ -109,7 +117,7 @@ def _joint_mlp(layers: Sequence[Layer], obs: Array, action: Array) -> Array:
 
     obs [..., I], action [..., K, A] → [..., K, out].
     """
-    first, rest = layers[0], layers[1:]
+    first, rest = _centred(layers[0]), layers[1:]
     size = obs.shape[-1]
     from_obs = dense({"weight": first["weight"][:size], "bias": first["bias"]}, obs)
     out = from_obs[..., None, :] + matmul(action, first["weight"][size:])
