@@ -84,15 +84,7 @@ class CostEnv:
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, float, bool, bool]:
         """Take one step with an action in the policy's units."""
-        if self._is_unit_box:
-            boxed = np.maximum(action, self._low)
-        else:
-            boxed = action * self._scale
-            boxed += self._offset
-            np.maximum(boxed, self._low, out=boxed)
-        np.minimum(boxed, self._high, out=boxed)
-
-        boxed = boxed if self._is_flat else boxed.reshape(self._action_shape)
+        boxed = self._boxed(action)
         outcome: Any = self.env.step(boxed)
         self._step += 1
         raw_obs, reward, cost, terminated, truncated = self._read(outcome, boxed)
@@ -111,6 +103,17 @@ class CostEnv:
 
     def close(self) -> None:
         self.env.close()
+
+    def _boxed(self, action: np.ndarray) -> np.ndarray:
+        """The action in the environment's units and shape, clipped to its box: a copy, which it may keep."""
+        if self._is_unit_box:
+            boxed, values = action.copy(), action.tolist()
+            inside = min(values) >= -1.0 and max(values) <= 1.0
+        else:
+            boxed, inside = action * self._scale + self._offset, False
+        if not inside:
+            np.clip(boxed, self._low, self._high, out=boxed)
+        return boxed if self._is_flat else boxed.reshape(self._action_shape)
 
     def _flatten(self, obs: Any) -> np.ndarray:
         # A copy, since environments may return the same buffer at every step.

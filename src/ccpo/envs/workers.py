@@ -48,6 +48,10 @@ def episode_seed(*entropy: int, evaluation: bool = False) -> int:
     return (word >> 2) * 2 + int(evaluation)
 
 
+ABREAST = 6
+"""Lanes that are stepped together: enough to share the cost of acting, few enough that their simulators fit a cache."""
+
+
 class Lanes:
     """Some lanes of a problem, stepped in this process."""
 
@@ -69,12 +73,13 @@ class Lanes:
             if order.fresh or self.factory.single_instance:
                 for lane in turn:
                     self._reset(lane, order.iteration)
-            rows, greedy = turn[~self.deployed[turn]], turn[self.deployed[turn]]
+            abreast, lanes = slice(turn.start, turn.stop), np.array(turn)
+            rows, greedy = lanes[~self.deployed[lanes]], lanes[self.deployed[lanes]]
             for t in range(len(out.reward)):
-                out.obs[t, turn] = self.obs[turn]
-                out.time_to_go[t, turn] = self.problem.spec.episode_length - self.length[turn]
+                out.obs[t, abreast] = self.obs[abreast]
+                out.time_to_go[t, abreast] = [self.problem.spec.episode_length - self.length[lane] for lane in turn]
                 if order.random:
-                    out.action[t, turn] = noise[t, turn]
+                    out.action[t, abreast] = noise[t, abreast]
                 else:
                     self._act(out.action[t], rows, greedy, noise=noise[t], nets=nets)
                 last = t == len(out.reward) - 1 and (order.cut or self.factory.single_instance)
@@ -84,10 +89,10 @@ class Lanes:
                         finished.append((self.lanes[lane], episode))
         return finished
 
-    def _turns(self) -> list[np.ndarray]:
-        """Lanes that are stepped together: all of them, or one after the other if they share one environment."""
-        lanes = np.arange(len(self.lanes))
-        return [lanes[i : i + 1] for i in lanes] if self.factory.single_instance else [lanes]
+    def _turns(self) -> list[range]:
+        """Lanes that are stepped together: some at a time, or one after the other if they share one environment."""
+        size, count = 1 if self.factory.single_instance else ABREAST, len(self.lanes)
+        return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
     def _act(
         self,
@@ -117,8 +122,7 @@ class Lanes:
         self.envs = [env or self.factory() for _ in self.lanes]
         count, size = len(self.lanes), self.problem.spec.observation_size
         self.obs = np.zeros((count, size), np.float32)
-        self.length = np.zeros(count, np.int64)
-        self.reward, self.cost = np.zeros(count), np.zeros(count)
+        self.length, self.reward, self.cost = [0] * count, [0.0] * count, [0.0] * count
 
     def _noise(self, order: Order, *, steps: int) -> np.ndarray:
         """Gaussian noise, or uniform actions for a random rollout, from each lane's own stream: [T, lanes, A]."""
@@ -151,7 +155,7 @@ class Lanes:
         if not (terminated or truncated):
             self.obs[lane] = obs
             return None
-        totals = (float(self.reward[lane]), float(self.cost[lane]), int(self.length[lane]))
+        totals = (self.reward[lane], self.cost[lane], self.length[lane])
         self._reset(lane, order.iteration)
         deployed = bool(self.deployed[lane]) and not order.random
         return Episode(float(self.thresholds[lane]), *totals, deterministic=deployed)
