@@ -140,6 +140,9 @@ class BulletEnv(gymnasium.Env):
         # The lines, the disc and the halo are for the eye only, yet cost time in each step.
         for marker in (*self._goal.markers, stock.agent.violation_body_id):
             pb.removeBody(marker, client)
+        # Ground and walls never move; asleep, they stop what runs into them all the same.
+        for scenery in {pb.getBodyUniqueId(i, client) for i in range(pb.getNumBodies(client))} - {body}:
+            pb.changeDynamics(scenery, -1, activationState=pb.ACTIVATION_STATE_SLEEP, physicsClientId=client)
 
         self._stream = np.random.MT19937()
         self._first_state: int | None = None
