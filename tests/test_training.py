@@ -208,6 +208,11 @@ def test_starts_that_are_all_warm_up_are_refused(tmp_path):
         make_trainer(tmp_path, starts=2, start_share=0.3)
 
 
+def test_windows_longer_than_a_rollout_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"nstep=3 steps are more than a rollout's 2; give a smaller nstep"):
+        make_trainer(tmp_path, rollout_length=2, nstep=3)
+
+
 def test_no_worker_outlives_its_parent(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(

@@ -198,6 +198,11 @@ class Trainer:
         self.run, self.algorithm, self.factory, self.loop, self.config = run, algorithm, factory, loop, config
         self.problem = make_problem(factory.spec, loop)
         self.schedule = _Schedule(loop, self.problem, is_start=start is not None)
+        if getattr(config, "nstep", 1) > self.schedule.rollout:
+            raise ConfigError(
+                f"nstep={config.nstep} steps are more than a rollout's {self.schedule.rollout}; "
+                "give a smaller nstep, or a larger rollout_length"
+            )
         self.seed = loop.seed if start is None else _start_seed(loop.seed, start)
         self.state = compiled_init(algorithm, config, self.problem)(jax.random.key(self.seed))
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
