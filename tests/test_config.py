@@ -43,6 +43,7 @@ def test_strings_of_the_command_line_become_values():
         ({"hidden": "8,0"}, "hidden=0 is too small; the least allowed value is 1"),
         ({"kind": "sotf"}, "kind='sotf' is not allowed; did you mean 'soft'?"),
         ({"steps": 1.5}, "steps=1.5 must be a whole number"),
+        ({"steps": "inf"}, "steps='inf' must be a whole number"),
         ({"fast": "yes"}, "fast='yes' must be true or false"),
     ],
 )

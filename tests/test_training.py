@@ -316,6 +316,19 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path):
         ccpo.resume(path)
 
 
+def twice_the_cost(obs, action, reward, next_obs, info):
+    return 2.0 * info["cost"]
+
+
+def test_a_cost_function_is_asked_for_again_wherever_the_folder_cannot_tell_it(tmp_path):
+    path = train(tmp_path, steps=240, cost_fn=twice_the_cost).run.path
+    with pytest.raises(ConfigError, match=r"trained with a cost_fn.*ccpo.resume\(path, cost_fn=…\)"):
+        ccpo.resume(path)
+    ccpo.resume(path, cost_fn=twice_the_cost)
+    with pytest.raises(ConfigError, match="trained with a cost_fn.*give env=…"):
+        ccpo.load(path).evaluate([10.0], episodes=1)
+
+
 def test_arrays_that_do_not_fit_are_named():
     tree = {"a": np.zeros(3, np.float32), "b": np.zeros(2, np.float32)}
     with pytest.raises(FormatError, match="'b' is missing or unknown"):

@@ -123,6 +123,11 @@ class Agent:
                 found = replace(found, episode_length=self.policy.env.episode_length)
         elif self._factory is not None:
             return self._factory
+        elif self.run is not None and self.run.config().get("cost_fn"):
+            raise ConfigError(
+                f"'{self.run.path}' was trained with a cost_fn, which its folder cannot hold; "
+                'give env=…, an environment with that cost in info["cost"]'
+            )
         else:
             found = resolve(self.task, episode_length=self.policy.env.episode_length)
         given = (found.spec.observation_size, found.spec.action_size)
@@ -201,6 +206,11 @@ def resume(
     check_algorithm(algorithm)
     settings.pop("preset")
     episode_length = settings.pop("episode_length")
+    if settings.pop("cost_fn", False) and cost_fn is None:
+        raise ConfigError(
+            f"'{path}' was trained with a cost_fn, which its folder cannot hold; "
+            "give it again: ccpo.resume(path, cost_fn=…)"
+        )
     module, loop, config = _build(algorithm, (settings,))
     factory = resolve(task if env is None else env, cost_fn=cost_fn, episode_length=episode_length)
     (agent,) = _train([_Prepared(run, module, loop, config)], factory, display=display)
@@ -311,7 +321,13 @@ def _plan(
     check_algorithm(algorithm)
     file_settings = configs.load_file(settings_file) if settings_file else {}
     layers = (task_settings(factory), configs.load_preset(algorithm, preset, factory.name), file_settings)
-    identity = {"task": factory.name, "algorithm": algorithm, "preset": preset, "episode_length": episode_length}
+    identity = {
+        "task": factory.name,
+        "algorithm": algorithm,
+        "preset": preset,
+        "episode_length": episode_length,
+        "cost_fn": cost_fn is not None,
+    }
     return _Plan(factory, identity, layers)
 
 

@@ -60,7 +60,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         return convert(name, value, get_args(kind)[0])
     try:
         return _CONVERSIONS[kind](value)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         raise ConfigError(f"{name}={value!r} must be {_WORDS[kind]}") from None
 
 

@@ -181,9 +181,11 @@ class Run:
             save_file({k: np.require(v, requirements="C") for k, v in arrays.items()}, file)
             digests[name] = _digest(file)
         write_json(temporary / "checkpoint.json", {"format_version": FORMAT_VERSION, "sha256": digests, **info})
+        replaced = self.checkpoints_path / f".{final.name}.old"
         if final.exists():
-            shutil.rmtree(final)
+            os.replace(final, replaced)
         os.replace(temporary, final)
+        shutil.rmtree(replaced, ignore_errors=True)
         for old in self.steps()[:-keep]:
             shutil.rmtree(self.checkpoint_path(old))
 

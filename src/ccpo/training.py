@@ -275,7 +275,11 @@ class Trainer:
                 progress = self.schedule.progress_after(self.iteration)
                 material = (self.state, self.replay, rollout.transition, rollout.statistics, progress)
                 self.state, self.replay, metrics = yield material
-                following = collector.wait() if more else rollout
+                try:
+                    following = collector.wait() if more else rollout
+                except BaseException:
+                    jax.block_until_ready(metrics)  # the update may still read the shared memory that goes away now
+                    raise
                 finalist = self.schedule.finalist_after(self.iteration)
                 if finalist is not None:
                     arrays = self.algorithm.acting(self.config, self.problem, self.state).deploy
@@ -318,7 +322,7 @@ class Trainer:
             )
             episodes = [episode for result in results for episode in result]
             self.choice = self.choice._replace(
-                steps=self.choice.steps + sum(episode.length for episode in episodes),
+                steps=np.int32(self.choice.steps + sum(episode.length for episode in episodes)),
                 cost=self.choice.cost + np.float32(sum(episode.cost for episode in episodes)),
             )
             display(Progress(self.steps, self.total_steps, episodes, {}, self.run.path))
@@ -439,7 +443,8 @@ def _start_seed(seed: int, start: int) -> int:
 def _latest_reward(run: Run, lanes: str) -> float:
     """The mean reward of the episodes in the last quarter of a run."""
     rewards = [row[f"{lanes}/ep_rew_mean"] for row in run.progress()]
-    return float(np.nanmean(rewards[-max(1, len(rewards) // 4) :]))
+    latest = [reward for reward in rewards[-max(1, len(rewards) // 4) :] if math.isfinite(reward)]
+    return float(np.mean(latest)) if latest else -math.inf
 
 
 def train_together(trainers: Sequence[Trainer], display: Display = lambda _: None) -> None:

@@ -38,7 +38,7 @@ def load(run: FinishedRun) -> Learned:
     folder = Run.open(run.path)
     settings = folder.config()
     module = find_algorithm(settings["algorithm"])
-    identity = ("task", "algorithm", "preset", "episode_length")
+    identity = ("task", "algorithm", "preset", "episode_length", "cost_fn")
     own = {name: value for name, value in settings.items() if name not in identity}
     loop, config = configs.build((LoopConfig, module.Config), own)
     problem = make_problem(Policy.load(run.path / POLICY_FILE).env, loop)
