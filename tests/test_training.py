@@ -325,7 +325,7 @@ def test_a_cost_function_is_asked_for_again_wherever_the_folder_cannot_tell_it(t
     with pytest.raises(ConfigError, match=r"trained with a cost_fn.*ccpo.resume\(path, cost_fn=…\)"):
         ccpo.resume(path)
     ccpo.resume(path, cost_fn=twice_the_cost)
-    with pytest.raises(ConfigError, match="trained with a cost_fn.*give env=…"):
+    with pytest.raises(ConfigError, match=r"trained with a cost_fn.*give env=…"):
         ccpo.load(path).evaluate([10.0], episodes=1)
 
 
