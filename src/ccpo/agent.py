@@ -213,6 +213,8 @@ def resume(
         )
     module, loop, config = _build(algorithm, (settings,))
     factory = resolve(task if env is None else env, cost_fn=cost_fn, episode_length=episode_length)
+    if factory.name != task:
+        raise ConfigError(f"'{path}' is a run on '{task}', not on '{factory.name}'; give the environment it began with")
     (agent,) = _train([_Prepared(run, module, loop, config)], factory, display=display)
     return agent
 

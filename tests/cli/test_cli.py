@@ -107,6 +107,13 @@ def test_list_shows_tasks_algorithms_and_settings(capsys):
         assert expected in capsys.readouterr().out
 
 
+def test_a_run_is_resumed_on_the_environment_it_began_with(run, capsys):
+    assert main(["train", "--resume", str(run), "--task", TASK]) == 0
+    assert f"is a run on '{TASK}', not on 'StaticBudget'" in fails(
+        capsys, "train", "--resume", run, "--task", "StaticBudget"
+    )
+
+
 def test_bad_input_to_train(capsys, tmp_path):
     assert "did you mean 'BallCircle'?" in fails(capsys, "train", "--task", "BalCircle", "--out", tmp_path)
     assert "did you mean 'ccpo'?" in fails(capsys, "train", "--task", TASK, "--algorithm", "ccpoo", "--out", tmp_path)
@@ -114,6 +121,7 @@ def test_bad_input_to_train(capsys, tmp_path):
         capsys, "train", "--task", TASK, "--set", "discuont=1", "--out", tmp_path
     )
     assert "must look like" in fails(capsys, "train", "--task", TASK, "--set", "discount", "--out", tmp_path)
+    assert "nothing to train; give --task TASK" in fails(capsys, "train")
     assert "is not a run folder" in fails(capsys, "train", "--resume", tmp_path)
     for flag in ("--steps", "--episode-length", "--algorithm", "--preset", "--out", "--config", "--seeds"):
         assert "--resume takes no settings" in fails(capsys, "train", "--resume", tmp_path, flag, "3")

@@ -6,7 +6,7 @@ variational inference, a convex E-step for each of a set of thresholds and one s
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -437,14 +437,9 @@ def update_critics(
         return errors["critic/reward_loss"] + errors["critic/cost_loss"], errors
 
     grads, metrics = jax.grad(loss, has_aux=True)(state.critic)
-    change, opt = optax.adam(config.critic_rate).update(grads, state.critic_opt)
-    change = _decayed(config, experience, change)
-    return state._replace(critic=optax.apply_updates(state.critic, change), critic_opt=opt), metrics
-
-
-def _decayed(config: Config, experience: Experience, change: Any) -> Any:
-    """Smaller steps towards the end of the run."""
-    return jax.tree.map(lambda x: x * (1.0 - config.rate_decay * experience.progress), change)
+    scale = offpolicy.rate_scale(config.rate_decay, experience)
+    critic, opt = offpolicy.adam_step(config.critic_rate, grads, state.critic_opt, state.critic, scale=scale)
+    return state._replace(critic=critic, critic_opt=opt), metrics
 
 
 def relabel(config: Config, problem: Problem, threshold: Array, progress: Array, key: Array) -> Array:
@@ -755,7 +750,8 @@ def _mstep(
         return result.loss, result
 
     grads, result = jax.grad(loss, has_aux=True)(state.actor)
-    change, actor_opt = optax.adam(config.actor_rate).update(grads, state.actor_opt)
+    scale = offpolicy.rate_scale(config.rate_decay, experience)
+    actor, actor_opt = offpolicy.adam_step(config.actor_rate, grads, state.actor_opt, state.actor, scale=scale)
     divergences = (result.kl_mean, result.kl_std)
     left = 1.0 - config.bound_decay * experience.progress
     bounds = (left * config.mstep_kl_mean_bound, left * config.mstep_kl_std_bound)
@@ -767,7 +763,6 @@ def _mstep(
     # momentum, which would lead there again. It keeps what it knew of the size of gradients: its very first step,
     # which knows nothing, is so large that it would be the next burst.
     burst = sum(kl.mean() / bound for kl, bound in zip(divergences, bounds, strict=True)) > BURST
-    actor = optax.apply_updates(state.actor, _decayed(config, experience, change))
     at_rest = optax.tree_utils.tree_set(state.actor_opt, mu=jax.tree.map(jnp.zeros_like, state.actor_old))
     restart = (state.actor_old, at_rest)
     actor, actor_opt = jax.tree.map(lambda go, back: jnp.where(burst, back, go), (actor, actor_opt), restart)

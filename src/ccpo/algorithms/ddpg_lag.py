@@ -83,7 +83,7 @@ def step(config: Config, problem: Problem, experience: Experience, state: State)
     """One gradient update: critics, actor, and the targets of both."""
     key, batch_key = jax.random.split(state.key)
     batch = offpolicy.sample_batch(config, problem, state.signals, experience, batch_key)
-    scale, targets = offpolicy.rate_scale(config, experience), critic_targets(state, batch)
+    scale, targets = offpolicy.rate_scale(config.rate_decay, experience), critic_targets(state, batch)
     critics, critic_metrics = offpolicy.fit_critics(config, state.critics, batch, targets, scale=scale)
     state = state._replace(critics=critics, key=key, updates=state.updates + 1)
     state, actor_metrics = update_actor(config, state, batch, scale=scale)

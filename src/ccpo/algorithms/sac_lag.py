@@ -102,7 +102,7 @@ def step(config: Config, problem: Problem, experience: Experience, state: State)
     """One gradient update: critics and their targets, actor, weight of the entropy."""
     key, batch_key, target_key, actor_key = jax.random.split(state.key, 4)
     batch = offpolicy.sample_batch(config, problem, state.signals, experience, batch_key)
-    scale, targets = offpolicy.rate_scale(config, experience), critic_targets(state, batch, target_key)
+    scale, targets = offpolicy.rate_scale(config.rate_decay, experience), critic_targets(state, batch, target_key)
     critics, critic_metrics = offpolicy.fit_critics(config, state.critics, batch, targets, scale=scale)
     state = state._replace(critics=critics, key=key, updates=state.updates + 1)
     state, entropy, actor_metrics = update_actor(config, state, batch, actor_key, scale=scale)

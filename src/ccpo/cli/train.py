@@ -16,9 +16,12 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--task", help="a task (ccpo list tasks) or a Gymnasium id that reports info['cost']")
-    what.add_argument("--resume", metavar="RUN", help="continue this run from its newest checkpoint, if it has one")
+    parser.add_argument("--task", help="a task (ccpo list tasks) or a Gymnasium id that reports info['cost']")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="continue this run from its newest checkpoint, if it has one; needs --task again for a module:Id",
+    )
     parser.add_argument("--algorithm", help="ccpo list algorithms (default: ccpo)")
     parser.add_argument("--preset", help="settings for the task: tuned, faithful, demo, … (default: tuned)")
     parser.add_argument("--steps", type=float, help="environment steps")
@@ -52,6 +55,8 @@ def call(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     given |= {"settings_file": options.config} if options.config else {}
     settings: dict[str, Any] = given | parse_settings(options.set)
+    if not (options.task or options.resume):
+        raise ConfigError("nothing to train; give --task TASK, or --resume RUN to continue a run")
     mirrors = open_mirrors(tensorboard=options.tensorboard, wandb=options.wandb)
     with TrainingDisplay(mirrors=mirrors) as display:
         if options.resume:
@@ -59,7 +64,7 @@ def call(options: argparse.Namespace) -> None:
                 raise ConfigError(
                     "--resume takes no settings: a run continues as it was configured; start a new one for others"
                 )
-            trained = [agent.resume(options.resume, display=display)]
+            trained = [agent.resume(options.resume, options.task, display=display)]
         elif options.seeds:
             seeds = parse_seeds(options.seeds)
             trained = agent.train_seeds(options.task, seeds=seeds, display=display, **settings)

@@ -298,9 +298,9 @@ def adam_step(rate: float, grads: Any, opt: optax.OptState, params: Any, *, scal
     return optax.apply_updates(params, jax.tree.map(lambda x: x * scale, change)), opt
 
 
-def rate_scale(config: OffPolicySettings, experience: Experience) -> Array:
+def rate_scale(rate_decay: float, experience: Experience) -> Array:
     """What is left of the rates at this point of the run."""
-    return 1.0 - config.rate_decay * experience.progress
+    return 1.0 - rate_decay * experience.progress
 
 
 def fit_critics(
