@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help="continue this run from its newest checkpoint, if it has one; needs --task again for a module:Id",
+        help="continue this run from its newest checkpoint, if it has one; name a module:Id with --task again",
     )
     parser.add_argument("--algorithm", help="ccpo list algorithms (default: ccpo)")
     parser.add_argument("--preset", help="settings for the task: tuned, faithful, demo, … (default: tuned)")
