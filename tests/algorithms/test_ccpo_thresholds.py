@@ -50,15 +50,6 @@ def test_the_cost_allowed_is_epsilon_less_margin_and_what_is_not_granted_plus_bi
     np.testing.assert_allclose(target, granted - margin + correction, rtol=1e-5)
 
 
-def test_the_margin_takes_at_most_a_share_of_the_threshold():
-    config = make_config(ccpo, violation_margin=2.0, margin_share=0.1)
-    state = make_state(ccpo, config, PROBLEM)
-    narrow, wide = 0.01, 100.0
-    state = state._replace(cost_variance=jnp.asarray([narrow, wide, wide]) ** 2)
-    target = ccpo.cost_target(config, PROBLEM, state, THRESHOLDS[1:4], jnp.float32(1.0))
-    np.testing.assert_allclose(target, THRESHOLDS[1:4] - [2.0 * narrow, *(0.1 * THRESHOLDS[2:4])], rtol=1e-5)
-
-
 def test_the_lowest_behaviour_threshold_may_stand_for_all_below():
     """Then its policy, which is also theirs, keeps the lowest of them; the next threshold has its own again."""
     config = make_config(ccpo, beyond_share=0.0, low_margin=1.0, violation_margin=0.0)

@@ -118,9 +118,6 @@ class Config(Settings):
         1.0, "share of feedback_rate at which a correction grows that allows more cost", low=0, high=1
     )
     violation_margin: float = setting(0.0, "safety margin in standard deviations of measured episodic cost", low=0)
-    margin_share: float | None = setting(
-        None, "the largest such margin, as a share of the threshold; none: no limit", low=0, high=1
-    )
     end_cost: float = setting(
         0.0, "what an early end costs for each step that it skips, in units of the highest threshold's mean", low=0
     )
@@ -555,8 +552,6 @@ def cost_target(config: Config, problem: Problem, state: State, thresholds: Arra
     behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     spread = jnp.sqrt(state.cost_variance)
     margin = config.violation_margin * progress * jnp.interp(thresholds, behaviour, spread)
-    if config.margin_share is not None:
-        margin = jnp.minimum(margin, config.margin_share * thresholds)
     if config.loose_share > 0:
         margin -= problem.spec.episode_length * jnp.maximum(1.0 - progress / config.loose_share, 0.0)
     low = problem.threshold_range[0]

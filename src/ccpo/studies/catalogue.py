@@ -187,7 +187,6 @@ _TAKEN_BACK_ON = {
     "DroneRun": {
         "D4 endless horizon": "without-finite-horizon",
         "D6 trust as quick as correction": "without-slow-trust",
-        "D7 margin up to the threshold": "without-bounded-margin",
         "D16 noise anew at each step": "without-lasting-noise",
         "D16 critics of the whole run": "without-recent-data",
         "D22 thresholds as they are": "without-beyond",
