@@ -16,7 +16,7 @@ from benchmarks.rows import Row, rates, ratio_row
 from ccpo.envs.bullet import BULLET_TASKS, BulletEnv, make_bullet
 
 BARS = {"BallCircle": 3.5, "CarCircle": 1.2, "DroneCircle": 3.0, "DroneRun": 3.0, "AntRun": 2.0}
-EPISODES = 12
+EPISODES = 20
 
 
 class Clock:

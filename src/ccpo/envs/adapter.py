@@ -118,7 +118,8 @@ class CostEnv:
     def _flatten(self, obs: Any) -> np.ndarray:
         # A copy, since environments may return the same buffer at every step.
         if self._is_box:
-            return np.array(obs, np.float32).ravel()
+            flat = np.array(obs, np.float32)
+            return flat if flat.ndim == 1 else flat.ravel()
         return np.array(spaces.flatten(self.env.observation_space, obs), np.float32)
 
     def _read(self, outcome: Any, action: np.ndarray) -> tuple[Any, Any, Any, Any, Any]:

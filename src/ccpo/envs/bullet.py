@@ -202,7 +202,7 @@ class BulletEnv(gymnasium.Env):
         return {"position": (x, y), "velocity": (vx, vy)}
 
     def _read_motion(self) -> Motion:
-        return Motion(*self._pose(), *self._velocity())
+        return Motion._make(self._pose() + self._velocity())
 
 
 def make_bullet(task: str) -> BulletEnv:

@@ -48,10 +48,6 @@ def episode_seed(*entropy: int, evaluation: bool = False) -> int:
     return (word >> 2) * 2 + int(evaluation)
 
 
-ABREAST = 6
-"""Lanes that are stepped together: enough to share the cost of acting, few enough that their simulators fit a cache."""
-
-
 class Lanes:
     """Some lanes of a problem, stepped in this process."""
 
@@ -66,6 +62,7 @@ class Lanes:
         if order.fresh:
             self._rebuild()
         self.resets = [0] * len(self.lanes)
+        out.terminated[:] = out.truncated[:] = False
         noise = self._noise(order, steps=len(out.reward))
         nets = PolicyNet(order.acting.explore, order.acting.net), PolicyNet(order.acting.deploy, order.acting.net)
         finished: list[tuple[int, Episode]] = []
@@ -73,13 +70,13 @@ class Lanes:
             if order.fresh or self.factory.single_instance:
                 for lane in turn:
                     self._reset(lane, order.iteration)
-            abreast, lanes = slice(turn.start, turn.stop), np.array(turn)
+            together, lanes = slice(turn.start, turn.stop), np.array(turn)
             rows, greedy = lanes[~self.deployed[lanes]], lanes[self.deployed[lanes]]
             for t in range(len(out.reward)):
-                out.obs[t, abreast] = self.obs[abreast]
-                out.time_to_go[t, abreast] = [self.problem.spec.episode_length - self.length[lane] for lane in turn]
+                out.obs[t, together] = self.obs[together]
+                out.time_to_go[t, together] = [self.problem.spec.episode_length - self.length[lane] for lane in turn]
                 if order.random:
-                    out.action[t, abreast] = noise[t, abreast]
+                    out.action[t, together] = noise[t, together]
                 else:
                     self._act(out.action[t], rows, greedy, noise=noise[t], nets=nets)
                 last = t == len(out.reward) - 1 and (order.cut or self.factory.single_instance)
@@ -90,9 +87,9 @@ class Lanes:
         return finished
 
     def _turns(self) -> list[range]:
-        """Lanes that are stepped together: some at a time, or one after the other if they share one environment."""
-        size, count = 1 if self.factory.single_instance else ABREAST, len(self.lanes)
-        return [range(first, min(first + size, count)) for first in range(0, count, size)]
+        """Lanes that are stepped together: all of them, or one after the other if they share one environment."""
+        count = len(self.lanes)
+        return [range(i, i + 1) for i in range(count)] if self.factory.single_instance else [range(count)]
 
     def _act(
         self,
@@ -151,7 +148,8 @@ class Lanes:
         self.cost[lane] += cost
         out.next_obs[t, lane] = obs
         out.reward[t, lane], out.cost[t, lane] = reward, cost
-        out.terminated[t, lane], out.truncated[t, lane] = terminated, truncated or last
+        if terminated or truncated or last:
+            out.terminated[t, lane], out.truncated[t, lane] = terminated, truncated or last
         if not (terminated or truncated):
             self.obs[lane] = obs
             return None
