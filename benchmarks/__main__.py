@@ -18,11 +18,15 @@ from benchmarks.sides import fsrl_python
 from ccpo.threads import use_one_thread
 
 PARTS = {
-    "env": Part("benchmarks.environments", "measure", 40, "environments against the stock package's"),
-    "update": Part("benchmarks.learner", "measure_update", 70, "an update against its matrix products"),
-    "thresholds": Part("benchmarks.learner", "measure_thresholds", 120, "an update over the number of thresholds"),
-    "seeds": Part("benchmarks.learner", "measure_seeds", 75, "several seeds in one program"),
-    "profile": Part("benchmarks.profile", "measure", 60, "where the time of an update and of TRPO-Lag goes"),
+    "env": Part("benchmarks.environments", "measure", 40, "environments against the stock package's", one_core=True),
+    "update": Part("benchmarks.learner", "measure_update", 70, "an update against its matrix products", one_core=True),
+    "thresholds": Part(
+        "benchmarks.learner", "measure_thresholds", 120, "an update over the number of thresholds", one_core=True
+    ),
+    "seeds": Part("benchmarks.learner", "measure_seeds", 75, "several seeds in one program", one_core=True),
+    "profile": Part(
+        "benchmarks.profile", "measure", 60, "where the time of an update and of TRPO-Lag goes", one_core=True
+    ),
     "latency": Part("benchmarks.deployment", "measure_latency", 35, "one observation, one action", fsrl_python),
     "evaluation": Part("benchmarks.deployment", "measure_evaluation", 25, "13 thresholds × 50 episodes"),
     "startup": Part("benchmarks.deployment", "measure_startup", 70, "start-up, compilation, cache"),

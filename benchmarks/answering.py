@@ -21,9 +21,8 @@ class Stopped(Exception):  # noqa: N818 — nothing is wrong
     """The training in progress is not needed any more."""
 
 
-def _use_cores() -> None:
-    """Stay on as many cores as the other end says, the first ones that this process may use."""
-    count = int(os.environ.get("BENCHMARK_CORES", "1"))
+def stay_on_cores(count: int) -> None:
+    """Keep this process, and those it starts, to the first cores that it may use."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
@@ -53,7 +52,7 @@ def next_request() -> dict:
 
 def serve(handlers: dict[str, Callable[..., dict]]) -> None:
     """Answer each request by the handler that its `do` names, with the rest as arguments."""
-    _use_cores()
+    stay_on_cores(int(os.environ.get("BENCHMARK_CORES", "1")))
     while True:
         request = next_request()
         try:

@@ -63,9 +63,11 @@ def machine() -> dict[str, Any]:
     """What the figures depend on besides the code."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    # Rented machines hide behind one model name; these numbers tell generations apart.
+    numbers = ", ".join(f"{name} {told[name]}" for name in ("cpu family", "model", "stepping") if name in told)
     return {
-        "processor": models[0] if models else platform.processor(),
+        "processor": f"{told['model name']} ({numbers})" if "model name" in told else platform.processor(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,

@@ -128,7 +128,7 @@ def measure_tasks() -> Iterator[Row]:
 
 def measure_policy() -> Iterator[Row]:
     """From nothing to one policy for 13 thresholds, against 13 trainings of FSRL's CVPO."""
-    with sides.ours(cores=2, cache="off") as side:
+    with sides.ours(cache="off") as side:
         run = side.ask(
             do="train",
             task="BallCircle",

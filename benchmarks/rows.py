@@ -1,5 +1,6 @@
 """What a measurement is: a median with its quartiles, and the bar that it should reach."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,9 @@ class Row:
         """How many times better than the bar asks; 1 is the bar itself."""
         if self.bar is None:
             return None
-        return self.value / self.bar if self.at_least else self.bar / self.value
+        if self.at_least:
+            return self.value / self.bar
+        return self.bar / self.value if self.value else math.inf
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+from benchmarks.answering import stay_on_cores
 from benchmarks.rows import Row
 
 
@@ -25,6 +26,8 @@ class Part:
     summary: str
     prepare: Callable[[], object] | None = None
     """What must be installed first; that does not count as the part's time."""
+    one_core: bool = False
+    """Whether its process stays on one core; others say it of the processes that they start."""
 
 
 @dataclass
@@ -91,6 +94,8 @@ def _end(process: BaseProcess) -> None:
 def _measure(part: Part, sender: Connection) -> None:
     """In the part's process: send each row, then an empty text, or the traceback if it failed."""
     os.setsid()
+    if part.one_core:
+        stay_on_cores(1)
     try:
         for row in getattr(importlib.import_module(part.module), part.function)():
             sender.send(row)

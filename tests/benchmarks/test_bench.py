@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.__main__ import EXTRA, PARTS, main
 from benchmarks.output import cells, markdown
-from benchmarks.rows import quartiles, take_turns
+from benchmarks.rows import quartiles, take_turns, value_row
 from benchmarks.running import Part, run_parts
 from fake_parts import good
 
@@ -33,6 +34,7 @@ def test_quartiles_and_ratios():
     assert speed.margin == pytest.approx(4.0 / 3.5)
     assert latency.met is False
     assert latency.margin == pytest.approx(40.0 / 50.0)
+    assert value_row("policy", "CV", [0.0], unit="", bar=1.0).margin == math.inf
 
 
 def test_sides_take_turns_and_the_first_turn_does_not_count():
