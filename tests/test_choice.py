@@ -1,21 +1,24 @@
 import numpy as np
 import pytest
 
+import ccpo
 from ccpo import choice as choices
 from ccpo import training
 from ccpo.envs.adapter import CostEnv
-from ccpo.errors import RunError
+from ccpo.errors import ConfigError, RunError
 from ccpo.report.results import publish
 from ccpo.runtime import NetConfig
 from ccpo.training import Trainer, train_together
 from ccpo.types import Episode
-from helpers import make_trainer
+from helpers import TASK, make_trainer
 
 FINAL = {"finalists": 4, "final_episodes": 2}
 
 
 def net(beyond_share: float = 1.0) -> NetConfig:
-    return NetConfig("gaussian", 10.0, 70.0, inner_low=20.0, inner_high=60.0, beyond_share=beyond_share)
+    asked = (10.0, 20.0, 60.0, 70.0) if beyond_share < 1 else ()
+    shown = (20.0 - beyond_share * 10.0, 20.0, 60.0, 60.0 + beyond_share * 10.0) if asked else ()
+    return NetConfig("gaussian", 10.0, 70.0, asked=asked, shown=shown)
 
 
 def episode(reward: float, cost: float, threshold: float) -> Episode:
@@ -33,28 +36,25 @@ def episode(reward: float, cost: float, threshold: float) -> Episode:
     ],
 )
 def test_worth_of_an_episode(reward, cost, threshold, expected):
-    assert choices.worth(episode(reward, cost, threshold), net(), price=1.0) == pytest.approx(expected)
+    assert choices.worth(episode(reward, cost, threshold), threshold, net(), price=1.0) == pytest.approx(expected)
 
 
 def test_worth_does_not_depend_on_the_unit_of_cost():
-    small = NetConfig("gaussian", 0.1, 0.7, inner_low=0.2, inner_high=0.6)
+    small = NetConfig("gaussian", 0.1, 0.7)
     told = episode(100.0, 0.5, 0.4)
-    assert choices.worth(told, small, price=1.0) == pytest.approx(75.0)
+    assert choices.worth(told, 0.4, small, price=1.0) == pytest.approx(75.0)
 
 
 def test_an_episode_stands_for_all_thresholds_that_its_policy_serves():
     served = net(beyond_share=0.0)
     violations = [5 / 10, 2.5 / 12.5, 0, 0, 0]  # a cost of 15 under 10, 12.5, 15, 17.5 and 20
-    assert choices.worth(episode(100.0, 15.0, 20.0), served, price=1.0) == pytest.approx(
-        100 - 100 * np.mean(violations)
-    )
-    assert choices.worth(episode(100.0, 50.0, 40.0), served, price=3.0) == pytest.approx(
-        25.0
-    )  # inner ones serve themselves
+    lowest = choices.worth(episode(100.0, 15.0, 20.0), 20.0, served, price=1.0)
+    assert lowest == pytest.approx(100 - 100 * np.mean(violations))
+    inner = choices.worth(episode(100.0, 50.0, 40.0), 40.0, served, price=3.0)
+    assert inner == pytest.approx(25.0)  # inner ones serve themselves
     violations = [5 / 60, 2.5 / 62.5, 0, 0, 0]
-    assert choices.worth(episode(100.0, 65.0, 60.0), served, price=1.0) == pytest.approx(
-        100 - 100 * np.mean(violations)
-    )
+    highest = choices.worth(episode(100.0, 65.0, 60.0), 60.0, served, price=1.0)
+    assert highest == pytest.approx(100 - 100 * np.mean(violations))
 
 
 @pytest.mark.parametrize(
@@ -70,30 +70,94 @@ def test_half_as_many_play_twice_as_long(finalists, expected):
     assert choices.rounds(finalists, 3) == expected
 
 
+def mean_reward(episodes):
+    return np.mean([each.reward for each in episodes])
+
+
 def test_the_best_of_all_episodes_wins():
     seen = []
 
     def play(index, episodes):
         seen.append((index, episodes))
         lucky = 100.0 if index == 3 and episodes.start == 0 else 0.0  # good in its first round only
-        return [float(index == 1) + lucky for _ in episodes]
+        return [episode(float(index == 1) + lucky, 0.0, 20.0) for _ in episodes]
 
-    assert choices.decide(choices.rounds(4, 2), play) == 3  # 100 over 2 of 6 episodes is still the best mean
+    winner, episodes = choices.decide(choices.rounds(4, 2), play, mean_reward)
+    assert winner == 3  # 100 over 2 of 6 episodes is still the best mean
+    assert [each.reward for each in episodes] == [100.0, 100.0, 0.0, 0.0, 0.0, 0.0]
     assert seen == [(i, range(2)) for i in range(4)] + [(3, range(2, 6)), (1, range(2, 6))]
-    values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
-    assert choices.decide(choices.rounds(7, 1), lambda index, episodes: [values[index]] * len(episodes)) == 5
 
 
 def test_noise_rarely_hides_the_best():
     """Finalists of worth 0 to 15, noise of standard deviation 10: 60 episodes hardly tell neighbours apart."""
     rng = np.random.default_rng(0)
-    plan = choices.rounds(16, 4)
-    winners = [
-        choices.decide(plan, lambda index, episodes: list(index + 10 * rng.standard_normal(len(episodes))))
-        for _ in range(200)
-    ]
+
+    def play(index, episodes):
+        return [episode(index + 10 * rng.standard_normal(), 0.0, 20.0) for _ in episodes]
+
+    winners = [choices.decide(choices.rounds(16, 4), play, mean_reward)[0] for _ in range(200)]
     assert np.mean(winners) > 12.5
     assert np.mean(np.array(winners) >= 10) > 0.95
+
+
+def test_settings_cover_the_dial_and_the_first_ones_already_do():
+    found = [choices.settings(net(beyond_share=0.0), range(count)) for count in (9, 63)]
+    assert found[1][:9] == found[0]
+    for settings in found:
+        assert (min(settings), max(settings)) == (20.0, pytest.approx(60.0, abs=4.0))
+        assert max(np.diff(sorted(settings))) <= 2.5 * 40.0 / len(settings)
+
+
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [
+        (lambda dial: max(0.0, dial - 15.0), (25.0, 55.0, 60.0)),  # 15 too little everywhere
+        (lambda dial: 0.0 if dial < 43.0 else dial, (42.0, 42.0, 60.0)),  # nothing up to a jump
+    ],
+)
+def test_the_dial_is_turned_to_what_serves_a_threshold_best(cost, expected):
+    served = net(beyond_share=0.0)
+    played = [episode(400.0 + dial, cost(dial), dial) for dial in choices.settings(served, range(135))]
+    dial, values = choices.turn(played, (20.0, 40.0, 60.0), served, price=10.0)
+    np.testing.assert_allclose(dial, expected, atol=3.0)
+    assert (np.array([cost(each) for each in dial]) <= [10.0, 40.0, 60.0]).all()
+    np.testing.assert_allclose(values, 400.0 + dial, atol=3.0)
+
+
+def test_a_setting_beside_a_jump_does_not_win_by_luck():
+    """The reward rises up to a jump in cost; the setting that is chosen has neighbours that obey."""
+    served = net()
+    settings = choices.settings(served, range(135))
+    played = [episode(400.0 + dial, 0.0 if dial < 43.0 else 100.0, dial) for dial in settings]
+    (dial,), _ = choices.turn(played, (40.0,), served, price=3.0)
+    assert 43.0 - 7 * 60.0 / 135 < dial < 43.0
+
+
+def test_a_higher_threshold_never_has_a_lower_setting():
+    rng = np.random.default_rng(0)
+    played = [episode(rng.normal(), 0.0, dial) for dial in choices.settings(net(), range(27))]
+    dial, _ = choices.turn(played, (20.0, 40.0, 60.0), net(), price=1.0)
+    assert (np.diff(dial) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("beyond_share", "expected"),
+    [
+        (0.0, (30.0, 30.0, 45.0, 60.0, 60.0)),
+        (0.3, (27.0, 30.0, 45.0, 60.0, 63.0)),
+        (1.0, (20.0, 30.0, 45.0, 60.0, 70.0)),
+    ],
+)
+def test_settings_beyond_the_behaviour_thresholds_move_along(beyond_share, expected):
+    turned = choices.turned(net(beyond_share), (20.0, 40.0, 60.0), np.float32([30.0, 45.0, 60.0]))
+    assert turned.asked == (10.0, 20.0, 40.0, 60.0, 70.0)
+    assert turned.shown == pytest.approx(expected)
+
+
+def test_settings_stay_in_the_range_that_was_trained():
+    turned = choices.turned(net(0.3), (20.0, 40.0, 60.0), np.float32([18.0, 45.0, 62.0]))
+    assert (turned.shown[0], turned.shown[-1]) == (17.0, 63.0)
+    assert choices.turned(net(0.3), (20.0, 60.0), np.float32([20.0, 60.0])) == net(0.3)
 
 
 def run(path, **settings) -> Trainer:
@@ -133,22 +197,50 @@ def test_a_run_deploys_the_winner_and_counts_the_final(tmp_path):
 
 
 def test_the_winner_is_worth_most_in_the_same_episodes(tmp_path, monkeypatch):
-    worths = {}
-    decide = choices.decide
+    judged = []
+    keep = choices.keep
 
-    def listening(plan, play):
-        def record(index, episodes):
-            worths.setdefault(index, []).extend(result := play(index, episodes))
-            return result
+    def listening(episodes, **settings):
+        dial, values = keep(episodes, **settings)
+        judged.append((len(episodes), values.mean()))
+        return dial, values
 
-        return decide(plan, record)
-
-    monkeypatch.setattr(choices, "decide", listening)
+    monkeypatch.setattr(choices, "keep", listening)
     trainer = run(tmp_path)
-    longest = max(map(len, worths.values()))
-    finals = {index: np.mean(values) for index, values in worths.items() if len(values) == longest}
+    longest = max(count for count, _ in judged)
+    *finals, won = [value for count, value in judged if count == longest]  # both finalists, then the winner again
     assert len(finals) == 2
-    assert trainer.choice.winner == max(finals, key=lambda index: finals[index])
+    assert won == max(finals)
+    assert trainer.choice.made
+
+
+def test_a_final_over_the_whole_dial_sets_the_dial_of_what_is_deployed(tmp_path):
+    told = []
+    trainer = make_trainer(tmp_path / "turned", **FINAL, turn_dial=True)
+    trainer.train(told.append)
+    played = [each for progress in told if not progress.row for each in progress.episodes]
+    settings = choices.settings(trainer.acting.net, range(3 * 6))
+    assert {each.threshold for each in played} == set(settings)
+    assert len(played) == 3 * (3 * 2 + 2 * 4)  # as many as under the three behaviour thresholds
+    assert set(trainer.choice.dial.tolist()) <= set(np.float32(settings).tolist())
+    config = trainer.policy().net.config
+    behaviour = trainer.problem.behaviour_thresholds
+    np.testing.assert_allclose(np.interp(behaviour, config.asked, config.shown), trainer.choice.dial)
+    again = make_trainer(tmp_path / "turned", **FINAL, turn_dial=True)
+    again.run = trainer.run
+    again.restore()
+    assert again.policy().net.config == config
+
+
+@pytest.mark.parametrize("settings", [{"choice_share": 0.0}, {"finalists": 1}])
+def test_a_dial_is_turned_in_a_final_only(tmp_path, settings):
+    with pytest.raises(ConfigError, match="turn_dial needs a final"):
+        make_trainer(tmp_path, **FINAL | {"turn_dial": True} | settings)
+
+
+def test_a_dial_that_has_no_effect_is_not_turned(tmp_path):
+    with pytest.raises(ConfigError, match="sees its threshold"):
+        ccpo.train(TASK, algorithm="ppo_lag", behaviour_thresholds=(4,), choice_share=0.5, turn_dial=True, out=tmp_path)
 
 
 def test_a_killed_final_is_played_again_and_a_finished_one_is_not(tmp_path):

@@ -64,8 +64,9 @@ def slow_action(policy, obs, threshold, noise=None):
     config, arrays = policy.net.config, {k: v.astype(np.float64) for k, v in policy.net.arrays.items()}
     x = [min(10.0, max(-10.0, (obs[i] - arrays["obs_mean"][i]) / arrays["obs_std"][i])) for i in range(len(obs))]
     if config.conditioned:
-        inner = min(config.inner_high, max(config.inner_low, threshold))
-        seen = threshold if config.beyond_share == 1 else inner + config.beyond_share * (threshold - inner)
+        seen = threshold
+        for (a, b), (c, d) in zip(pairwise(config.asked), pairwise(config.shown), strict=True):
+            seen = c + (threshold - a) / (b - a) * (d - c) if a <= threshold <= b else seen
         x.append((seen - config.threshold_low) / config.threshold_high)
     depth = sum(name.endswith("weight") for name in arrays)
     for layer in range(depth):
@@ -90,7 +91,7 @@ def slow_action(policy, obs, threshold, noise=None):
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("conditioned", [True, False])
-@pytest.mark.parametrize("beyond", [{}, {"inner_low": 20, "inner_high": 60, "beyond_share": 0.3}])
+@pytest.mark.parametrize("beyond", [{}, {"asked": (10.0, 20.0, 40.0, 70.0), "shown": (17.0, 20.0, 50.0, 63.0)}])
 def test_net_equals_the_slow_version(distribution, activation, conditioned, beyond):
     settings = {"activation": activation, "conditioned": conditioned, "exploration_noise": 0.1}
     policy = make_policy(distribution, **settings, **beyond)
@@ -375,8 +376,8 @@ def rewritten(path, arrays=None, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "other"}, "expected \\('ccpo-policy', 1\\)"),
-        ({"format_version": 2}, "expected \\('ccpo-policy', 1\\)"),
+        ({"format": "other"}, "expected \\('ccpo-policy', 2\\)"),
+        ({"format_version": 1}, "expected \\('ccpo-policy', 2\\)"),
         ({"env": "drop"}, "'env' is missing or of the wrong kind"),
         ({"env": {"task": "Toy"}}, "'env' lacks"),
         ({"env": {**vars(ENV), "extra": 1}}, "unknown \\['extra'\\]"),
@@ -440,8 +441,17 @@ def test_an_odd_last_layer_is_refused():
         PolicyNet(arrays, NetConfig("gaussian", 10, 70))
 
 
+LINES = [
+    {"asked": (10.0, 70.0)},
+    {"asked": (70.0, 10.0), "shown": (10.0, 70.0)},
+    {"asked": (10.0, 70.0), "shown": (70.0, 10.0)},
+    {"asked": (10.0, 70.0), "shown": (-1.0, 10.0)},
+    {"asked": (10.0, "x"), "shown": (10.0, 70.0)},
+]
+
+
 def test_net_config_refuses_nonsense():
-    for settings in [{"conditioned": 1}, {"std_min": 2.0}, {"activation": "gelu"}, {"exploration_noise": -1}]:
+    for settings in [{"conditioned": 1}, {"std_min": 2.0}, {"activation": "gelu"}, {"exploration_noise": -1}, *LINES]:
         with pytest.raises(ConfigError):
             NetConfig("gaussian", 10, 70, **settings)  # type: ignore[arg-type] the point of the test
     with pytest.raises(ConfigError, match="ordered"):

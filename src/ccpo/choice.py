@@ -1,6 +1,8 @@
-"""Which of a run's late policies is deployed: finalists play fresh training episodes, and the worse half leaves."""
+"""Which of a run's late policies is deployed, and how its dial is set: finalists play fresh training episodes, and the
+worse half leaves."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,8 @@ class Choice(NamedTuple):
     """The arrays of all of them, one behind the other: [F, …]."""
     winner: np.int32
     """−1 until the final has been played."""
+    dial: np.ndarray
+    """The setting of the dial that serves each behaviour threshold: [C]."""
     steps: np.int32
     cost: np.float32
 
@@ -28,10 +32,11 @@ class Choice(NamedTuple):
         return {name: array[index] for name, array in self.finalists.items()}
 
 
-def init(arrays: dict[str, np.ndarray], finalists: int) -> Choice:
+def init(arrays: dict[str, np.ndarray], finalists: int, thresholds: Sequence[float]) -> Choice:
     """Room for finalists; `arrays` say what a policy looks like."""
     room = {name: np.zeros((finalists, *array.shape), array.dtype) for name, array in arrays.items()}
-    return Choice(room, winner=np.int32(-1), steps=np.int32(0), cost=np.float32(0.0))
+    dial = np.asarray(thresholds, np.float32)
+    return Choice(room, winner=np.int32(-1), dial=dial, steps=np.int32(0), cost=np.float32(0.0))
 
 
 def enter(choice: Choice, index: int, arrays: dict[str, np.ndarray]) -> None:
@@ -48,30 +53,93 @@ def rounds(finalists: int, episodes: int) -> list[tuple[int, range]]:
     return plan
 
 
-def decide(plan: Sequence[tuple[int, range]], play: Callable[[int, range], Sequence[float]]) -> int:
-    """The finalist whose episodes were worth most; `play` returns what those of one finalist in a round were worth."""
+def decide(
+    plan: Sequence[tuple[int, range]],
+    play: Callable[[int, range], list[Episode]],
+    judge: Callable[[list[Episode]], float],
+) -> tuple[int, list[Episode]]:
+    """The finalist whose episodes are judged best, and these; `play` returns those of one finalist in a round."""
     if not plan:
-        return 0
-    worths: dict[int, list[float]] = {index: [] for index in range(plan[0][0])}
-    ranking = list(worths)
+        return 0, []
+    played: dict[int, list[Episode]] = {index: [] for index in range(plan[0][0])}
+    ranking = list(played)
     for players, episodes in plan:
         ranking = ranking[:players]
         for index in ranking:
-            worths[index] += play(index, episodes)
-        ranking.sort(key=lambda index: float(np.mean(worths[index])), reverse=True)
-    return ranking[0]
+            played[index] += play(index, episodes)
+        ranking.sort(key=lambda index: judge(played[index]), reverse=True)
+    return ranking[0], played[ranking[0]]
 
 
-def worth(episode: Episode, net: NetConfig, *, price: float) -> float:
+def worth(episode: Episode, threshold: float, net: NetConfig, *, price: float) -> float:
     """The reward, of which each unit of cost beyond ε takes the share price/ε; the mean over all ε that it serves.
 
-    Where nothing beyond the behaviour thresholds reaches the policy (`beyond_share` 0), an episode under the lowest
-    or the highest of them is one under all that lie out there.
+    An episode under ε is one under all thresholds that the net is shown as ε is.
     """
-    low = high = episode.threshold
-    if net.beyond_share == 0.0:
-        low = min(low, net.threshold_low) if low <= net.inner_low else low
-        high = max(high, net.threshold_high) if high >= net.inner_high else high
-    served = np.linspace(low, high, 5)
+    seen = np.interp(threshold, net.asked, net.shown) if net.asked else threshold
+    alike = [threshold, *(asked for asked, shown in zip(net.asked, net.shown, strict=True) if shown == seen)]
+    served = np.linspace(min(alike), max(alike), 5)
     lost = np.mean(violation(np.asarray(episode.cost), served) / np.maximum(served, 0.01 * net.threshold_high))
     return episode.reward - price * abs(episode.reward) * float(lost)
+
+
+def keep(
+    episodes: Sequence[Episode], thresholds: Sequence[float], net: NetConfig, *, price: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The thresholds themselves as settings of the dial, and what episodes under each are worth; both [C]."""
+    worths = [
+        [worth(episode, t, net, price=price) for episode in episodes if episode.threshold == t] for t in thresholds
+    ]
+    return np.asarray(thresholds, np.float32), np.array([np.mean(each) for each in worths])
+
+
+def dial_range(net: NetConfig) -> tuple[float, float]:
+    """The settings of the dial that the net has been trained with."""
+    return (net.shown[0], net.shown[-1]) if net.asked else (net.threshold_low, net.threshold_high)
+
+
+def untouched(net: NetConfig) -> NetConfig:
+    """The net, shown the very setting that it is asked for."""
+    return replace(net, asked=(), shown=())
+
+
+def settings(net: NetConfig, indices: range) -> list[float]:
+    """Settings of the dial that cover its range ever more densely: the van der Corput sequence, a little stretched.
+
+    >>> settings(NetConfig("gaussian", 20.0, 60.0), range(5))
+    [20.0, 40.0, 29.0, 51.0, 23.5]
+    """
+    bits = [f"{index:b}" for index in indices]
+    unit = np.array([int(each[::-1], 2) / 2 ** len(each) for each in bits])
+    low, high = dial_range(net)
+    return (low + (high - low) * np.clip(1.1 * unit - 0.05, 0.0, 1.0)).tolist()
+
+
+def turn(
+    episodes: Sequence[Episode], thresholds: Sequence[float], net: NetConfig, *, price: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """From episodes at many settings: the setting that serves each threshold best, and what it is worth; both [C].
+
+    A setting is worth the mean of about √N episodes around it, so that neither luck nor a place beside a jump wins. A
+    higher threshold never has a lower setting.
+    """
+    episodes = sorted(episodes, key=lambda episode: episode.threshold)
+    worths = np.array([[worth(episode, t, net, price=price) for t in thresholds] for episode in episodes])
+    reach = int(0.5 * np.sqrt(len(episodes)))
+    around = [worths[max(0, i - reach) : i + reach + 1].mean(axis=0) for i in range(len(episodes))]
+    dial = np.array([episodes[i].threshold for i in np.argmax(around, axis=0)], np.float32)
+    return np.maximum.accumulate(dial), np.max(around, axis=0)
+
+
+def turned(net: NetConfig, thresholds: Sequence[float], dial: np.ndarray) -> NetConfig:
+    """The net with these settings at the behaviour thresholds; beyond them, settings as far from these as before."""
+    if np.array_equal(dial, thresholds):
+        return net
+    low, high = dial_range(net)
+    line = {
+        net.threshold_low: max(float(dial[0]) + low - thresholds[0], low),
+        net.threshold_high: min(float(dial[-1]) + high - thresholds[-1], high),
+        **dict(zip(thresholds, dial.tolist(), strict=True)),
+    }
+    asked = sorted(line)
+    return replace(net, asked=tuple(asked), shown=tuple(line[threshold] for threshold in asked))

@@ -22,7 +22,7 @@ from ccpo.errors import FormatError, RunError
 from ccpo.types import EnvSpec
 
 FORMAT = "ccpo-policy"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_HEADER_BYTES = 1 << 20
 MAX_FILE_BYTES = 1 << 28
 

@@ -40,7 +40,7 @@ _HAS_SCALE_HEAD = {"gaussian": True, "gaussian_linear": False, "squashed": True,
 class NetConfig:
     """What the arrays of a policy mean; the net sees (ε − threshold_low) / threshold_high.
 
-    Of the distance that ε has beyond `inner_low` or `inner_high`, it sees the share `beyond_share`.
+    Where `asked` and `shown` are given, ε is first read off the line through these points, level beyond its ends.
     """
 
     distribution: str
@@ -51,9 +51,8 @@ class NetConfig:
     std_min: float = 0.01
     std_max: float = 1.0
     exploration_noise: float = 0.0
-    inner_low: float = 0.0
-    inner_high: float = 0.0
-    beyond_share: float = 1.0
+    asked: tuple[float, ...] = ()
+    shown: tuple[float, ...] = ()
     members: tuple[float, ...] = ()
     """Of a combination: the threshold of each single-threshold policy in it; empty for one policy."""
 
@@ -64,19 +63,19 @@ class NetConfig:
                 raise ConfigError(f"{name} {value!r:.60} is unknown; {did_you_mean(str(value)[:60], allowed)}")
         if not isinstance(self.conditioned, bool):
             raise ConfigError(f"conditioned must be true or false, not {self.conditioned!r:.60}")
-        for name in (
-            *("threshold_low", "threshold_high", "inner_low", "inner_high", "beyond_share"),
-            *("std_min", "std_max", "exploration_noise"),
-        ):
+        for name in ("threshold_low", "threshold_high", "std_min", "std_max", "exploration_noise"):
             value = getattr(self, name)
             if not is_number(value) or value < 0:
                 raise ConfigError(f"{name} must be a finite number ≥ 0, not {value!r:.60}")
         if self.threshold_high == 0 or self.threshold_low > self.threshold_high:
             given = f"{self.threshold_low:g} to {self.threshold_high:g}"
             raise ConfigError(f"the threshold range {given} must be ordered and end above 0")
-        if self.beyond_share > 1 or self.inner_low > self.inner_high:
-            given = f"{self.beyond_share:g} of what is beyond {self.inner_low:g} to {self.inner_high:g}"
-            raise ConfigError(f"{given} is not allowed: a share is at most 1, and the range must be ordered")
+        if not are_numbers(self.asked) or not are_numbers(self.shown) or len(self.asked) != len(self.shown):
+            raise ConfigError(f"asked {self.asked!r:.60} and shown {self.shown!r:.60} must be as many thresholds each")
+        if self.asked and (min(self.asked + self.shown) < 0 or min(np.diff(self.asked), default=1.0) <= 0):
+            raise ConfigError(f"asked {self.asked!r:.60} must be increasing thresholds ≥ 0, as those shown are ≥ 0")
+        if min(np.diff(self.shown), default=0.0) < 0:
+            raise ConfigError(f"shown {self.shown!r:.60} must not fall: a higher threshold never allows less")
         if self.std_min > self.std_max:
             raise ConfigError(f"std_min {self.std_min:g} must not be above std_max {self.std_max:g}")
         if self.members != () and not (are_numbers(self.members) and len(self.members) > 1):
@@ -104,6 +103,7 @@ class PolicyNet:
         self.arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in sorted(arrays.items())}
         self._obs_mean, self._obs_std = self._vector("obs_mean"), self._vector("obs_std")
         self._log_std = self._vector("log_std") if config.distribution == "gaussian_linear" else None
+        self._asked, self._shown = np.asarray(config.asked), np.asarray(config.shown)
         self.observation_size = self._obs_mean.size
         self._hidden_layers = self._read_layers()
         self._last_layer = self._hidden_layers.pop()
@@ -146,9 +146,8 @@ class PolicyNet:
         np.minimum(features, OBS_CLIP, out=features)
         np.maximum(features, -OBS_CLIP, out=features)
         if config.conditioned:
-            if config.beyond_share != 1.0:
-                beyond = threshold - _clip(threshold, config.inner_low, config.inner_high)
-                threshold = threshold - (1.0 - config.beyond_share) * beyond
+            if config.asked:
+                threshold = np.interp(threshold, self._asked, self._shown)
             x[..., size] = (threshold - config.threshold_low) / config.threshold_high
         for weight, bias in self._hidden_layers:
             x = x.dot(weight)

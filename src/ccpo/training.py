@@ -78,6 +78,10 @@ class LoopConfig(Settings):
     violation_price: float = setting(
         3.0, "in the final, how many times its reward an episode loses at a cost of twice the threshold", low=0
     )
+    turn_dial: bool = setting(
+        False,
+        "the final is played over the whole dial, and also finds the setting that serves each behaviour threshold best",
+    )
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
     replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
     checkpoint_every: int = setting(20_000, "environment steps between checkpoints", low=1)
@@ -97,6 +101,11 @@ class LoopConfig(Settings):
         if self.deployed_lanes > self.lanes_per_threshold:
             raise ConfigError(
                 f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}"
+            )
+        if self.turn_dial and (self.choice_share == 0 or self.finalists < 2):
+            raise ConfigError(
+                f"turn_dial needs a final, and choice_share={self.choice_share:g} with finalists={self.finalists} has "
+                "none; give a share above 0 and two finalists at least"
             )
         if self.starts > 1 and self.starts * self.start_share >= 1.0:
             raise ConfigError(
@@ -207,7 +216,9 @@ class Trainer:
         self.state = compiled_init(algorithm, config, self.problem)(jax.random.key(self.seed))
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
-        self.choice = choices.init(self.acting.deploy, self.schedule.finalists)
+        if loop.turn_dial and not self.acting.net.conditioned:
+            raise ConfigError("turn_dial needs a policy that sees its threshold, which this algorithm's does not")
+        self.choice = choices.init(self.acting.deploy, self.schedule.finalists, self.problem.behaviour_thresholds)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
 
     @property
@@ -306,33 +317,47 @@ class Trainer:
         """Let the finalists, if there are any, play for deployment; the episodes are training's, and all count."""
         if self.finished or self.iteration < self.schedule.end:
             return
-        net = self.acting.net
         began = time.perf_counter() - self.seconds
+        judged = partial(
+            choices.turn if self.loop.turn_dial else choices.keep,
+            thresholds=self.problem.behaviour_thresholds,
+            net=self.acting.net,
+            price=self.loop.violation_price,
+        )
 
-        def play(index: int, indices: range) -> list[float]:
-            results = evaluate_episodes(
-                self.factory,
-                self.choice.finalist(index),
-                net,
-                thresholds=self.problem.behaviour_thresholds,
-                episodes=indices,
-                seed=self.seed,
-                training=True,
-                workers=1,
-            )
-            episodes = [episode for result in results for episode in result]
+        def play(index: int, indices: range) -> list[Episode]:
+            episodes = self._play(index, indices)
             self.choice = self.choice._replace(
                 steps=np.int32(self.choice.steps + sum(episode.length for episode in episodes)),
                 cost=self.choice.cost + np.float32(sum(episode.cost for episode in episodes)),
             )
             display(Progress(self.steps, self.total_steps, episodes, {}, self.run.path))
-            return [choices.worth(episode, net, price=self.loop.violation_price) for episode in episodes]
+            return episodes
 
-        winner = choices.decide(self._final(), play)
-        self.choice = self.choice._replace(winner=np.int32(winner))
+        winner, episodes = choices.decide(self._final(), play, lambda episodes: judged(episodes)[1].mean())
+        dial = judged(episodes)[0] if episodes else self.choice.dial
+        self.choice = self.choice._replace(winner=np.int32(winner), dial=dial)
         self.cumulative_cost += float(self.choice.cost)
         self.seconds = time.perf_counter() - began
         self.save()
+
+    def _play(self, index: int, indices: range) -> list[Episode]:
+        """A finalist's training episodes in a round: under the behaviour thresholds, or as many all over the dial."""
+        thresholds, net = self.problem.behaviour_thresholds, self.acting.net
+        if self.loop.turn_dial:
+            every = range(len(thresholds) * indices.start, len(thresholds) * indices.stop)
+            thresholds, indices, net = choices.settings(net, every), range(1), choices.untouched(net)
+        results = evaluate_episodes(
+            self.factory,
+            self.choice.finalist(index),
+            net,
+            thresholds=thresholds,
+            episodes=indices,
+            seed=self.seed,
+            training=True,
+            workers=1,
+        )
+        return [episode for result in results for episode in result]
 
     def _final(self) -> list[tuple[int, range]]:
         return choices.rounds(self.schedule.finalists, self.loop.final_episodes)
@@ -399,9 +424,13 @@ class Trainer:
     def policy(self) -> Policy:
         """The deployable policy: the chosen one, else as it stands now."""
         acting = self.algorithm.acting(self.config, self.problem, self.state)
+        arrays, net = acting.deploy, acting.net
+        if self.choice.made:
+            arrays = self.choice.finalist(self.choice.winner)
+            net = choices.turned(net, self.problem.behaviour_thresholds, self.choice.dial)
         return Policy.create(
-            self.choice.finalist(self.choice.winner) if self.choice.made else acting.deploy,
-            acting.net,
+            arrays,
+            net,
             self.problem.spec,
             algorithm=self.algorithm.__name__.rpartition(".")[2],
             behaviour_thresholds=self.problem.behaviour_thresholds,

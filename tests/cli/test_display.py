@@ -8,7 +8,7 @@ from ccpo.cli.display import TrainingDisplay
 from ccpo.types import Episode, Progress
 
 
-def show(*, terminal):
+def show(*, terminal, final=False):
     out = io.StringIO()
     with TrainingDisplay(console=Console(file=out, force_terminal=terminal, width=120)) as display:
         time.sleep(0.5 if terminal else 0)
@@ -16,6 +16,8 @@ def show(*, terminal):
         for steps in (1200, 2400):
             episodes = [Episode(20.0, 400.0, 12.0, 200, False), Episode(20.0, 420.0, 10.0, 200, True)]
             display(Progress(steps, 30_000, episodes, {"steps": steps}, Path("run")))
+        if final:
+            display(Progress(3600, 30_000, [Episode(33.3, 500.0, 30.0, 200, True)], {}, Path("run")))
         display.finish(Path("run"))
     return out.getvalue()
 
@@ -25,6 +27,13 @@ def test_a_terminal_sees_compiling_then_progress_and_thresholds():
     assert "compiling" in shown
     assert "2,400 of 30,000 steps" in shown
     assert "420.0" in shown
+
+
+def test_the_policies_of_a_final_are_not_in_the_table_of_the_one_that_trains():
+    shown = show(terminal=True, final=True)
+    assert "final" in shown
+    assert "420.0" in shown
+    assert "33.3" not in shown
 
 
 def test_a_file_gets_plain_lines():

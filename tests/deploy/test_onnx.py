@@ -23,7 +23,7 @@ def run(path, obs, threshold):
 
 @pytest.mark.parametrize("distribution", ["gaussian", "gaussian_linear", "squashed", "deterministic"])
 @pytest.mark.parametrize("conditioned", [True, False])
-@pytest.mark.parametrize("beyond", [{}, {"inner_low": 20.0, "inner_high": 60.0, "beyond_share": 0.3}])
+@pytest.mark.parametrize("beyond", [{}, {"asked": (10.0, 20.0, 40.0, 70.0), "shown": (17.0, 20.0, 50.0, 63.0)}])
 def test_equals_the_policy(tmp_path, distribution, conditioned, beyond):
     activation = "tanh" if distribution == "squashed" else "relu"
     policy = random_policy(distribution, conditioned=conditioned, activation=activation, **beyond)

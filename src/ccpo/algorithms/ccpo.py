@@ -799,6 +799,9 @@ def track(config: Config, state: State) -> State:
 def acting(config: Config, problem: Problem, state: State) -> Acting:
     """The arrays that lanes act with: the actor to explore, the averaged one (if any) as deployed."""
     low, high = problem.threshold_range
+    first, last, share = problem.behaviour_thresholds[0], problem.behaviour_thresholds[-1], config.beyond_share
+    seen = {low: first + share * (low - first), high: last + share * (high - last), first: first, last: last}
+    asked = tuple(sorted(seen)) if share < 1.0 else ()
     net = NetConfig(
         activation="relu",
         distribution="gaussian",
@@ -807,9 +810,8 @@ def acting(config: Config, problem: Problem, state: State) -> Acting:
         conditioned=True,
         threshold_low=low,
         threshold_high=high,
-        inner_low=problem.behaviour_thresholds[0],
-        inner_high=problem.behaviour_thresholds[-1],
-        beyond_share=config.beyond_share,
+        asked=asked,
+        shown=tuple(seen[threshold] for threshold in asked),
     )
 
     def arrays(actor: list) -> dict[str, Array]:

@@ -62,7 +62,8 @@ class TrainingDisplay:
             mirror.close()
 
     def __call__(self, progress: types.Progress) -> None:
-        for episode in progress.episodes:
+        final = not progress.row
+        for episode in () if final else progress.episodes:  # a final's are of other policies, perhaps all over the dial
             self._recent[episode.threshold].append(episode)
         if self._first_steps is None:
             self._first_steps, self._began = progress.steps, time.monotonic()
@@ -70,7 +71,14 @@ class TrainingDisplay:
         done = progress.steps - self._first_steps
         rate = f"{done / elapsed:,.0f} steps/s" if done and elapsed else "…"
         count = f"{progress.steps:,} of {progress.total:,} steps"
-        self._progress.update(self._bar, completed=progress.steps, total=progress.total, count=count, rate=rate)
+        self._progress.update(
+            self._bar,
+            description="final" if final else "training",
+            completed=progress.steps,
+            total=progress.total,
+            count=count,
+            rate=rate,
+        )
         self._live.update(self._view())
         for mirror in self._mirrors:
             mirror.write(progress)

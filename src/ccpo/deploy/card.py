@@ -7,7 +7,7 @@ from ccpo.deploy.calibrate import Calibration, calibration_table
 from ccpo.metrics import Estimate, Summary, ThresholdRow
 from ccpo.report.paper import display_name
 from ccpo.report.tables import summary_table, threshold_table
-from ccpo.runtime import Policy
+from ccpo.runtime import NetConfig, Policy
 
 
 def model_card(policy: Policy, *, file_name: str, figure: str | None = None) -> str:
@@ -36,12 +36,20 @@ def _facts(policy: Policy) -> str:
         "Task": f"`{env.task}`, episodes of at most {env.episode_length} steps",
         "Thresholds": f"{config.threshold_low:g} to {config.threshold_high:g}: cost of an episode, undiscounted",
         "Trained under": f"{behaviour} (behaviour thresholds)",
+        **_dial(config),
         "Observation": f"{env.observation_size} numbers",
         "Action": f"{env.action_size} numbers in {boxes}" if env.action_size <= 4 else f"{env.action_size} numbers",
         "Trained on": f"{steps} environment steps, seed {training.get('seed', '?')}",
         "Checksum": f"`{policy.manifest['checksum']}`",
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])
+
+
+def _dial(config: NetConfig) -> dict[str, str]:
+    """What the net is shown, where that is not the threshold itself."""
+    pairs = zip(config.asked, config.shown, strict=True)
+    told = ", ".join(f"{asked:g} as {shown:.3g}" for asked, shown in pairs)
+    return {"Dial": f"the net is shown {told}; linear in between"} if told else {}
 
 
 def _evaluation(evaluation: Any) -> str:

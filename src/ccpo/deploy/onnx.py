@@ -99,16 +99,12 @@ def _add_nodes(graph: _Graph, policy: Policy) -> None:
     x = graph.add("Div", x, graph.constant("obs_std", net.arrays["obs_std"]))
     x = graph.add("Clip", x, graph.constant("obs_low", -OBS_CLIP), graph.constant("obs_high", OBS_CLIP))
     if config.conditioned:
-        dial = "threshold"
-        if config.beyond_share != 1.0:
-            inner = (graph.constant(name, getattr(config, name)) for name in ("inner_low", "inner_high"))
-            beyond = graph.add("Sub", dial, graph.add("Clip", dial, *inner))
-            unseen = graph.add("Mul", beyond, graph.constant("unseen_share", 1.0 - config.beyond_share))
-            dial = graph.add("Sub", dial, unseen)
+        dial = graph.add("Unsqueeze", "threshold", graph.constant("axis", [1], np.int64))
+        if config.asked:
+            dial = _add_line(graph, dial, np.asarray(config.asked), np.asarray(config.shown))
         dial = graph.add("Sub", dial, graph.constant("threshold_low", config.threshold_low))
         dial = graph.add("Div", dial, graph.constant("threshold_high", config.threshold_high))
-        column = graph.add("Unsqueeze", dial, graph.constant("axis", [1], np.int64))
-        x = graph.add("Concat", x, column, axis=1)
+        x = graph.add("Concat", x, dial, axis=1)
     depth = sum(name.endswith(".bias") for name in net.arrays)
     for index in range(depth):
         last = index == depth - 1
@@ -129,3 +125,11 @@ def _add_nodes(graph: _Graph, policy: Policy) -> None:
     x = graph.add("Mul", graph.add("Add", x, one), graph.constant("action_half_range", np.float32(0.5) * (high - low)))
     x = graph.add("Max", graph.add("Add", x, action_low), action_low)
     graph.add("Min", x, action_high, output="action")
+
+
+def _add_line(graph: _Graph, x: str, asked: np.ndarray, shown: np.ndarray) -> str:
+    """np.interp(x, asked, shown) for x [N, 1]: what each piece of the line adds up to x."""
+    starts, ends = graph.constant("asked_from", asked[:-1]), graph.constant("asked_upto", asked[1:])
+    inside = graph.add("Sub", graph.add("Min", graph.add("Max", x, starts), ends), starts)
+    slopes = graph.constant("slopes", (np.diff(shown) / np.diff(asked))[:, None])
+    return graph.add("Add", graph.add("MatMul", inside, slopes), graph.constant("shown_first", shown[0]))
