@@ -34,7 +34,7 @@ def test_policies_that_ignore_the_threshold_share_exactly():
 
 
 def test_policies_too_far_apart_fall_back_to_plain_samples_of_one():
-    _, _, _, pool = pool_of(spread=30.0, sharing_min=0.9)
+    _, _, _, pool = pool_of(spread=60.0, sharing_min=0.9)
     alone = np.asarray(pool.effective) < 0.9
     assert alone.any()
     for one in np.flatnonzero(alone):

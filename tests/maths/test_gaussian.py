@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from ccpo.maths import gaussian
@@ -52,12 +53,20 @@ def noise(key: jax.Array, mean: jax.Array, count: int) -> jax.Array:
     return jax.random.normal(key, (mean.shape[1], count, mean.shape[2]))
 
 
-def test_mixture_deals_samples_out_evenly(key):
-    """Three policies, four samples in each of 30 states: 40 of each, and in every state one at least."""
+@pytest.mark.parametrize("count", [4, 6])
+def test_mixture_deals_samples_out_evenly(count):
+    """Three policies, some samples in each of 30 states: as many of each, and in every state one at least."""
     mean = jnp.broadcast_to(jnp.arange(3.0)[:, None, None], (3, 30, 1))
-    action = np.asarray(gaussian.mix(jnp.zeros((30, 4, 1)), mean, jnp.ones_like(mean)))[..., 0]
-    assert [int((action == i).sum()) for i in range(3)] == [40, 40, 40]
+    action = np.asarray(gaussian.mix(jnp.zeros((30, count, 1)), mean, jnp.ones_like(mean)))[..., 0]
+    assert [int((action == i).sum()) for i in range(3)] == [10 * count] * 3
     assert all(set(row) == {0.0, 1.0, 2.0} for row in action)
+
+
+def test_each_sample_of_a_mixture_is_its_states_own(key):
+    """Four policies whose means tell policy and state, eight samples without spread."""
+    mean = (10.0 * jnp.arange(4.0)[:, None, None] + jnp.arange(5.0)[None, :, None]) + jnp.zeros((4, 5, 2))
+    action = np.asarray(gaussian.mix(jax.random.normal(key, (5, 8, 2)), mean, jnp.zeros_like(mean)))
+    np.testing.assert_array_equal(action % 10, np.broadcast_to(np.arange(5.0)[:, None, None], (5, 8, 2)))
 
 
 def test_mixture_of_equal_policies_is_plain_sampling(key):

@@ -584,9 +584,10 @@ def q_threshold(
     if config.constraint == "value":
         return target / problem.threshold_range[1]
     slack = (target - level_at(problem, state, thresholds)) / problem.threshold_range[1]
-    weights = jax.nn.softmax(log_weights, axis=-1)
-    mean = jnp.sum(weights * q_cost, axis=-1)
-    variance = jnp.sum(weights * (q_cost - mean[..., None]) ** 2, axis=-1)
+    log_weights, q_cost = (jnp.swapaxes(x, 1, 2) for x in (log_weights, q_cost))
+    weights = jax.nn.softmax(log_weights, axis=1)
+    mean = jnp.sum(weights * q_cost, axis=1)
+    variance = jnp.sum(weights * (q_cost - mean[:, None]) ** 2, axis=1)
     reach = jnp.sqrt(2.0 * config.estep_kl_bound * variance.mean(axis=1))
     return mean.mean(axis=1) + jnp.maximum(config.constraint_gain * slack, -config.recovery_share * reach)
 
@@ -613,11 +614,7 @@ def draw_pool(config: Config, problem: Problem, state: State, thresholds: Array,
     Where the neighbours' policies differ so much that too few samples would count, one of them, each in its turn,
     takes the place of all.
     """
-    shape = (*thresholds.shape, obs.shape[1])
-    condition = jnp.broadcast_to(thresholds[..., None], shape)
-    mean, std = policy(
-        config, problem, state.actor_old, jnp.broadcast_to(obs[:, None], (*shape, obs.shape[-1])), condition
-    )
+    mean, std = policy(config, problem, state.actor_old, obs[:, None], thresholds[..., None])
     noise = jax.random.normal(key, (*obs.shape[:2], config.action_samples, mean.shape[-1]))
 
     def sample(thresholds: Array, mean: Array, std: Array) -> Pool:

@@ -104,9 +104,13 @@ def actor(
 ) -> tuple[Array, Array]:
     """Mean and scale of π(· | s, ε): μ = tanh(m), σ between the ends of `std_range`.
 
-    obs [..., O], condition [...] (a normalised threshold) → two arrays [..., A].
+    obs [..., O], condition [...] (a normalised threshold) → two arrays [..., A]. Leading axes broadcast, and the first
+    layer sees each observation once, however many conditions stand beside it.
     """
-    out = mlp(layers, jnp.concatenate([obs, condition[..., None]], axis=-1))
+    first, size = layers[0], obs.shape[-1]
+    from_obs = dense({"weight": first["weight"][:size], "bias": first["bias"]}, obs)
+    out = from_obs + condition[..., None] * first["weight"][size].reshape(*[1] * condition.ndim, -1)
+    out = mlp(layers[1:], _activate(first, out)) if layers[1:] else out
     pre_mean, pre_std = jnp.split(out, 2, axis=-1)
     low, high = std_range
     return jnp.tanh(pre_mean), low + (high - low) * jax.nn.sigmoid(pre_std)
