@@ -82,3 +82,22 @@ def test_measured_costs_correct_the_constraint_quickly_one_way_and_slowly_the_ot
     state = state._replace(cost_level=level, updates=jnp.int32(1))
     after, _ = ccpo.observe(config, PROBLEM, state, experience)
     np.testing.assert_allclose(after.cost_bias[0], expected, rtol=1e-4)
+
+
+def test_cost_beyond_the_threshold_in_a_single_state_counts_more():
+    config = make_config(ccpo, state_price=2.0, horizon="finite", discount=1.0)
+    unit = ccpo.horizons(config, PROBLEM)["cost"].q_threshold(PROBLEM.threshold_range[1])
+    costs = np.array([0.0, 3.0, 4.0, 5.0, 9.0], np.float32)
+    counted = ccpo.steepened(config, PROBLEM, jnp.asarray(costs / unit)[None, None], jnp.array([4.0]))
+    np.testing.assert_allclose(counted[0, 0] * unit, [0.0, 3.0, 4.0, 7.0, 19.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("price", "best"), [(0.0, {0, EPISODE}), (3.0, {0, 4, EPISODE})])
+def test_a_threshold_that_no_multiplier_holds_is_held_by_the_price_of_states(price, best):
+    """A sprint of n steps earns n²: of all lengths a multiplier prefers none or the longest, and never ε."""
+    config = make_config(ccpo, state_price=price, horizon="finite", discount=1.0)
+    unit = ccpo.horizons(config, PROBLEM)["cost"].q_threshold(PROBLEM.threshold_range[1])
+    lengths = np.arange(EPISODE + 1.0, dtype=np.float32)
+    cost = ccpo.steepened(config, PROBLEM, jnp.asarray(lengths / unit)[None, None], jnp.array([4.0]))[0, 0] * unit
+    preferred = {int(np.argmax(lengths**2 - multiplier * np.asarray(cost))) for multiplier in np.linspace(0, 20, 201)}
+    assert preferred == best

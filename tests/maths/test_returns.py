@@ -72,3 +72,10 @@ def test_gae_equals_a_plain_loop():
         for e in range(shape[1])
     ]
     np.testing.assert_allclose(result, np.stack(lanes, axis=1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("discount", [0.9, 1.0])
+def test_q_run_is_the_value_of_so_many_steps_of_cost_at_once(discount):
+    for name in ("endless", "finite"):
+        run = Horizon(name, 20, discount).q_run(jnp.arange(12.0))
+        np.testing.assert_allclose(run, [sum(discount**t for t in range(n)) for n in range(12)], rtol=1e-5)

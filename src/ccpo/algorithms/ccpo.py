@@ -118,6 +118,11 @@ class Config(Settings):
         1.0, "share of feedback_rate at which a correction grows that allows more cost", low=0, high=1
     )
     violation_margin: float = setting(0.0, "safety margin in standard deviations of measured episodic cost", low=0)
+    state_price: float = setting(
+        0.0,
+        "how much more the E-step counts what lies beyond the cost allowed in a single state",
+        low=0,
+    )
     end_cost: float = setting(
         0.0, "what an early end costs for each step that it skips, in units of the highest threshold's mean", low=0
     )
@@ -561,6 +566,18 @@ def cost_target(config: Config, problem: Problem, state: State, thresholds: Arra
     return granted - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
 
 
+def steepened(config: Config, problem: Problem, q_cost: Array, target: Array) -> Array:
+    """Q_c [C, S, K], in which what lies beyond the cost allowed [C] in a single state counts more.
+
+    An episode that keeps ε has no state from which it costs more than ε, and the constraint bounds a mean over states.
+    """
+    if config.state_price == 0:
+        return q_cost
+    look = horizons(config, problem)["cost"]
+    limit = look.q_run(jnp.maximum(target, 0.0)) / look.q_threshold(problem.threshold_range[1])
+    return q_cost + config.state_price * jnp.maximum(q_cost - limit[:, None, None], 0.0)
+
+
 def q_threshold(
     config: Config,
     problem: Problem,
@@ -569,7 +586,7 @@ def q_threshold(
     q_cost: Array,
     *,
     log_weights: Array,
-    progress: Array,
+    target: Array,
 ) -> Array:
     """The bound on E_s E_q[Q_c], in the critic's unit, for q_cost [C, S, K] under the old policy: [C] → [C].
 
@@ -580,7 +597,6 @@ def q_threshold(
     """
     if config.overspend_price > 0:
         return jnp.full_like(thresholds, UNBOUNDED)
-    target = cost_target(config, problem, state, thresholds, progress)
     if config.constraint == "value":
         return target / problem.threshold_range[1]
     slack = (target - level_at(problem, state, thresholds)) / problem.threshold_range[1]
@@ -678,12 +694,12 @@ def update_policy(
     conditions = pool.thresholds.reshape(-1)
     critic = state.critic_target if config.steady_critic else state.critic
     q = pool_q(config, problem, critic, inputs, pool.action, pool.thresholds)
-    bound = q_threshold(
-        config, problem, state, conditions, q["cost"], log_weights=log_weights, progress=experience.progress
-    )
+    target = cost_target(config, problem, state, conditions, experience.progress)
+    q_cost = steepened(config, problem, q["cost"], target)
+    bound = q_threshold(config, problem, state, conditions, q_cost, log_weights=log_weights, target=target)
     solution = estep(
         q["reward"],
-        q["cost"],
+        q_cost,
         bound,
         kl_bound=config.estep_kl_bound,
         multiplier_max=config.multiplier_max,

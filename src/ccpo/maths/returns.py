@@ -55,6 +55,10 @@ class Horizon(NamedTuple):
         """ε_q = ε/T · span: the mean Q_c of a policy whose episodes cost ε, spread evenly."""
         return threshold * (self.span / self.length)
 
+    def q_run(self, steps: Array) -> Array:
+        """Q_c of a state from which so many steps cost one each, at once: Σ γᵗ over them."""
+        return steps if self.discount == 1.0 else (1.0 - self.discount**steps) / (1.0 - self.discount)
+
 
 class NStep(NamedTuple):
     """`value` Σ γⁱ f_i, `last` the index of the last step summed, `discount` γ to the number of steps: all [B]."""
