@@ -193,6 +193,8 @@ _TAKEN_BACK_ON = {
         "D24 plain critics' layers": "without-normalised-critics",
         "D26 the newest policy": "without-choice",
         "D27 critics of the noisy policy": "without-deployed-targets",
+        "D29 the dial as it is": "without-turned-dial",
+        "D30 one price of cost": "without-state-price",
     },
 }
 _ANALYTIC = ("StaticBudget", "DriftBudget", "LateBudget", "MomentumBudget", "BalanceBudget")
