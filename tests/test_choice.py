@@ -133,11 +133,12 @@ def test_a_setting_beside_a_jump_does_not_win_by_luck():
     assert 43.0 - 7 * 60.0 / 135 < dial < 43.0
 
 
-def test_a_higher_threshold_never_has_a_lower_setting():
-    rng = np.random.default_rng(0)
-    played = [episode(rng.normal(), 0.0, dial) for dial in choices.settings(net(), range(27))]
-    dial, _ = choices.turn(played, (20.0, 40.0, 60.0), net(), price=1.0)
-    assert (np.diff(dial) >= 0).all()
+def test_a_higher_threshold_never_has_a_lower_setting_and_is_judged_by_the_one_it_has():
+    played = [episode(200.0 - dial if dial < 40.0 else 100.0, 0.0, dial) for dial in choices.settings(net(), range(27))]
+    played = [each._replace(cost=30.0 if each.threshold < 40.0 else 0.0) for each in played]
+    dial, values = choices.turn(played, (20.0, 40.0), net(), price=10.0)
+    assert dial[0] == dial[1] >= 40.0
+    np.testing.assert_allclose(values, 100.0)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,21 @@ def test_settings_stay_in_the_range_that_was_trained():
     turned = choices.turned(net(0.3), (20.0, 40.0, 60.0), np.float32([18.0, 45.0, 62.0]))
     assert (turned.shown[0], turned.shown[-1]) == (17.0, 63.0)
     assert choices.turned(net(0.3), (20.0, 60.0), np.float32([20.0, 60.0])) == net(0.3)
+
+
+@pytest.mark.parametrize("unit", [0.1, 0.01, 1 / 3])
+def test_settings_survive_the_rounding_of_thresholds_that_float32_does_not_hold(unit):
+    low, *behaviour, high = (unit * t for t in (1, 2, 4, 6, 7))
+    plain = NetConfig(
+        "gaussian",
+        low,
+        high,
+        asked=(low, behaviour[0], behaviour[-1], high),
+        shown=(behaviour[0],) * 2 + (behaviour[-1],) * 2,
+    )
+    assert choices.turned(plain, behaviour, np.float32(behaviour)) == plain
+    ends = choices.turned(plain, behaviour, np.float32([behaviour[0], behaviour[-1], behaviour[-1]]))
+    assert choices.dial_range(ends) == pytest.approx(choices.dial_range(plain))
 
 
 def run(path, **settings) -> Trainer:
@@ -197,28 +213,31 @@ def test_a_run_deploys_the_winner_and_counts_the_final(tmp_path):
 
 
 def test_the_winner_is_worth_most_in_the_same_episodes(tmp_path, monkeypatch):
-    judged = []
-    keep = choices.keep
+    played, play = {}, Trainer._play
 
-    def listening(episodes, **settings):
-        dial, values = keep(episodes, **settings)
-        judged.append((len(episodes), values.mean()))
-        return dial, values
+    def listening(self, index, indices):
+        played.setdefault(index, []).extend(episodes := play(self, index, indices))
+        return episodes
 
-    monkeypatch.setattr(choices, "keep", listening)
+    monkeypatch.setattr(Trainer, "_play", listening)
     trainer = run(tmp_path)
-    longest = max(count for count, _ in judged)
-    *finals, won = [value for count, value in judged if count == longest]  # both finalists, then the winner again
+    longest = max(map(len, played.values()))
+    finals = {
+        index: np.mean([choices.worth(e, e.threshold, trainer.acting.net, price=3.0) for e in episodes])
+        for index, episodes in played.items()
+        if len(episodes) == longest
+    }
     assert len(finals) == 2
-    assert won == max(finals)
-    assert trainer.choice.made
+    assert trainer.choice.winner == max(finals, key=lambda index: finals[index])
 
 
-def test_a_final_over_the_whole_dial_sets_the_dial_of_what_is_deployed(tmp_path):
-    told = []
+def test_a_final_over_the_whole_dial_sets_the_dial_of_what_is_deployed(tmp_path, monkeypatch):
+    told, seeds, reset = [], [], CostEnv.reset
+    monkeypatch.setattr(CostEnv, "reset", lambda self, seed: (seeds.append(seed), reset(self, seed))[1])
     trainer = make_trainer(tmp_path / "turned", **FINAL, turn_dial=True)
-    trainer.train(told.append)
+    trainer.train(lambda progress: (told.append(progress), seeds.clear() if progress.row else None))
     played = [each for progress in told if not progress.row for each in progress.episodes]
+    assert len(set(seeds[-2 * 3 * 4 :])) == 3 * 4  # both finalists play the same episodes, all of them different
     settings = choices.settings(trainer.acting.net, range(3 * 6))
     assert {each.threshold for each in played} == set(settings)
     assert len(played) == 3 * (3 * 2 + 2 * 4)  # as many as under the three behaviour thresholds
@@ -232,7 +251,7 @@ def test_a_final_over_the_whole_dial_sets_the_dial_of_what_is_deployed(tmp_path)
     assert again.policy().net.config == config
 
 
-@pytest.mark.parametrize("settings", [{"choice_share": 0.0}, {"finalists": 1}])
+@pytest.mark.parametrize("settings", [{"choice_share": 0.0}, {"finalists": 1}, {"choice_share": 0.1}])
 def test_a_dial_is_turned_in_a_final_only(tmp_path, settings):
     with pytest.raises(ConfigError, match="turn_dial needs a final"):
         make_trainer(tmp_path, **FINAL | {"turn_dial": True} | settings)

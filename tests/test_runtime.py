@@ -64,9 +64,11 @@ def slow_action(policy, obs, threshold, noise=None):
     config, arrays = policy.net.config, {k: v.astype(np.float64) for k, v in policy.net.arrays.items()}
     x = [min(10.0, max(-10.0, (obs[i] - arrays["obs_mean"][i]) / arrays["obs_std"][i])) for i in range(len(obs))]
     if config.conditioned:
-        seen = threshold
+        seen = min(max(threshold, config.asked[0]), config.asked[-1]) if config.asked else threshold
         for (a, b), (c, d) in zip(pairwise(config.asked), pairwise(config.shown), strict=True):
-            seen = c + (threshold - a) / (b - a) * (d - c) if a <= threshold <= b else seen
+            if a <= seen <= b:
+                seen = c + (seen - a) / (b - a) * (d - c)
+                break
         x.append((seen - config.threshold_low) / config.threshold_high)
     depth = sum(name.endswith("weight") for name in arrays)
     for layer in range(depth):
@@ -98,7 +100,7 @@ def test_net_equals_the_slow_version(distribution, activation, conditioned, beyo
     rng = np.random.default_rng(1)
     obs = rng.normal(scale=3, size=(6, OBS)).astype(np.float32)
     obs[0] *= 100  # beyond the clip of ±10
-    threshold, noise = rng.uniform(10, 70, 6).astype(np.float32), rng.normal(size=(6, ACT)).astype(np.float32)
+    threshold, noise = rng.uniform(0, 80, 6).astype(np.float32), rng.normal(size=(6, ACT)).astype(np.float32)
     mean, sample = policy.net.mean(obs, threshold), policy.net.sample(obs, threshold, noise)
     assert mean.dtype == sample.dtype == np.float32
     for i in range(6):

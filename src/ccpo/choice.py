@@ -127,19 +127,21 @@ def turn(
     worths = np.array([[worth(episode, t, net, price=price) for t in thresholds] for episode in episodes])
     reach = int(0.5 * np.sqrt(len(episodes)))
     around = [worths[max(0, i - reach) : i + reach + 1].mean(axis=0) for i in range(len(episodes))]
-    dial = np.array([episodes[i].threshold for i in np.argmax(around, axis=0)], np.float32)
-    return np.maximum.accumulate(dial), np.max(around, axis=0)
+    best = np.maximum.accumulate(np.argmax(around, axis=0))
+    dial = np.array([episodes[i].threshold for i in best], np.float32)
+    return dial, np.array([around[i][threshold] for threshold, i in enumerate(best)])
 
 
 def turned(net: NetConfig, thresholds: Sequence[float], dial: np.ndarray) -> NetConfig:
     """The net with these settings at the behaviour thresholds; beyond them, settings as far from these as before."""
-    if np.array_equal(dial, thresholds):
+    if np.array_equal(dial, np.asarray(thresholds, np.float32)):
         return net
     low, high = dial_range(net)
+    found = np.clip(dial.astype(float), low, high).tolist()
     line = {
-        net.threshold_low: max(float(dial[0]) + low - thresholds[0], low),
-        net.threshold_high: min(float(dial[-1]) + high - thresholds[-1], high),
-        **dict(zip(thresholds, dial.tolist(), strict=True)),
+        net.threshold_low: max(found[0] - (thresholds[0] - low), low),
+        net.threshold_high: min(found[-1] + (high - thresholds[-1]), high),
+        **dict(zip(thresholds, found, strict=True)),
     }
     asked = sorted(line)
     return replace(net, asked=tuple(asked), shown=tuple(line[threshold] for threshold in asked))

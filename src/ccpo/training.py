@@ -102,11 +102,6 @@ class LoopConfig(Settings):
             raise ConfigError(
                 f"deployed_lanes={self.deployed_lanes} exceeds lanes_per_threshold={self.lanes_per_threshold}"
             )
-        if self.turn_dial and (self.choice_share == 0 or self.finalists < 2):
-            raise ConfigError(
-                f"turn_dial needs a final, and choice_share={self.choice_share:g} with finalists={self.finalists} has "
-                "none; give a share above 0 and two finalists at least"
-            )
         if self.starts > 1 and self.starts * self.start_share >= 1.0:
             raise ConfigError(
                 f"starts={self.starts} of start_share={self.start_share:g} each leave nothing to go on with; "
@@ -218,6 +213,11 @@ class Trainer:
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
         if loop.turn_dial and not self.acting.net.conditioned:
             raise ConfigError("turn_dial needs a policy that sees its threshold, which this algorithm's does not")
+        if loop.turn_dial and start is None and self.schedule.finalists < 2:
+            raise ConfigError(
+                f"turn_dial needs a final, and choice_share={loop.choice_share:g} of steps={loop.steps} with "
+                f"finalists={loop.finalists} has none; give more of them, so that two policies play at least"
+            )
         self.choice = choices.init(self.acting.deploy, self.schedule.finalists, self.problem.behaviour_thresholds)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
 
@@ -344,20 +344,25 @@ class Trainer:
     def _play(self, index: int, indices: range) -> list[Episode]:
         """A finalist's training episodes in a round: under the behaviour thresholds, or as many all over the dial."""
         thresholds, net = self.problem.behaviour_thresholds, self.acting.net
+        games = [(thresholds, indices)]
         if self.loop.turn_dial:
             every = range(len(thresholds) * indices.start, len(thresholds) * indices.stop)
-            thresholds, indices, net = choices.settings(net, every), range(1), choices.untouched(net)
-        results = evaluate_episodes(
-            self.factory,
-            self.choice.finalist(index),
-            net,
-            thresholds=thresholds,
-            episodes=indices,
-            seed=self.seed,
-            training=True,
-            workers=1,
-        )
-        return [episode for result in results for episode in result]
+            games = [([t], range(i, i + 1)) for i, t in zip(every, choices.settings(net, every), strict=True)]
+            net = choices.untouched(net)
+        results = [
+            evaluate_episodes(
+                self.factory,
+                self.choice.finalist(index),
+                net,
+                thresholds=thresholds,
+                episodes=episodes,
+                seed=self.seed,
+                training=True,
+                workers=1,
+            )
+            for thresholds, episodes in games
+        ]
+        return [episode for result in results for episodes in result for episode in episodes]
 
     def _final(self) -> list[tuple[int, range]]:
         return choices.rounds(self.schedule.finalists, self.loop.final_episodes)

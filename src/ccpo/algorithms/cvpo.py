@@ -75,4 +75,5 @@ def acting(config: Config, problem: Problem, state: State) -> Acting:
     low, high = problem.threshold_range
     net, explore, deploy = ccpo.acting(config, narrowed(problem), state)
     explore, deploy = ({**x, "layers.0.weight": x["layers.0.weight"][:-1]} for x in (explore, deploy))
-    return Acting(replace(net, conditioned=False, threshold_low=low, threshold_high=high), explore, deploy)
+    net = replace(net, conditioned=False, threshold_low=low, threshold_high=high, asked=(), shown=())
+    return Acting(net, explore, deploy)

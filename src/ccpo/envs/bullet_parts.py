@@ -88,7 +88,9 @@ class Ball:
     def sense(self, motion: Motion, *, at_rest: bool = False) -> Sense:
         (x, y, _), (vx, vy, _), (wx, wy, wz) = motion.position, motion.velocity, motion.spin
         power = self._action.dot(self._action)
-        effort = type(power)(math.sqrt(power))  # the same bits as NumPy's root, which takes several times as long
+        effort = math.sqrt(power)  # in the action's precision the same bits as NumPy's root, which takes far longer
+        if power.dtype.kind == "f":
+            effort = type(power)(effort)
         return Sense((0.1 * x, 0.1 * y, 0.2 * vx, 0.2 * vy, 0.1 * wx, 0.1 * wy, 0.1 * wz), -0.5 * effort, True)
 
 
