@@ -33,21 +33,24 @@ def test_a_deployed_policy_sees_what_the_learner_sees():
 @pytest.mark.parametrize(("progress", "loose"), [(0.0, EPISODE), (0.1, EPISODE / 2), (0.2, 0.0), (1.0, 0.0)])
 def test_the_cost_allowed_comes_down_from_a_whole_episode(progress, loose):
     config = make_config(ccpo, loose_share=0.2, violation_margin=0.0)
-    target = ccpo.cost_target(config, PROBLEM, make_state(ccpo, config, PROBLEM), THRESHOLDS, jnp.float32(progress))
+    target = ccpo.cost_allowed(config, PROBLEM, make_state(ccpo, config, PROBLEM), THRESHOLDS, jnp.float32(progress))
     np.testing.assert_allclose(target, THRESHOLDS + loose, rtol=1e-5)
 
 
-def test_the_cost_allowed_is_epsilon_less_margin_and_what_is_not_granted_plus_bias():
-    config = make_config(ccpo, beyond_share=0.4, violation_margin=2.0)
+def test_the_cost_allowed_is_epsilon_less_margin_and_what_is_not_granted_and_its_bound_knows_the_bias():
+    config = make_config(ccpo, beyond_share=0.4, violation_margin=2.0, constraint="value")
     state = make_state(ccpo, config, PROBLEM)
     count = len(PROBLEM.behaviour_thresholds)
     bias, spread = np.linspace(-0.3, 0.3, count), np.linspace(0.1, 0.5, count)
     state = state._replace(cost_bias=jnp.asarray(bias), cost_variance=jnp.asarray(spread**2))
-    target = ccpo.cost_target(config, PROBLEM, state, THRESHOLDS, jnp.float32(0.5))
+    allowed = ccpo.cost_allowed(config, PROBLEM, state, THRESHOLDS, jnp.float32(0.5))
     inner = np.clip(THRESHOLDS, LOW, HIGH)
     margin, correction = (np.interp(inner, PROBLEM.behaviour_thresholds, x) for x in (spread, bias))
     granted = np.array([*THRESHOLDS[:4], HIGH + 0.2])
-    np.testing.assert_allclose(target, granted - margin + correction, rtol=1e-5)
+    np.testing.assert_allclose(allowed, granted - margin, rtol=1e-5)
+    q = jnp.zeros((len(THRESHOLDS), 1, 2))
+    bound = ccpo.q_threshold(config, PROBLEM, state, THRESHOLDS, q, log_weights=q, allowed=allowed)
+    np.testing.assert_allclose(bound * PROBLEM.threshold_range[1], granted - margin + correction, rtol=1e-5)
 
 
 def test_the_lowest_behaviour_threshold_may_stand_for_all_below():
@@ -57,7 +60,7 @@ def test_the_lowest_behaviour_threshold_may_stand_for_all_below():
     bottom, (first, second, third) = PROBLEM.threshold_range[0], PROBLEM.behaviour_thresholds
     asked = np.array([bottom, (bottom + first) / 2, first, (first + second) / 2, second, third], np.float32)
     granted = [bottom, bottom, bottom, (bottom + second) / 2, second, third]
-    np.testing.assert_allclose(ccpo.cost_target(config, PROBLEM, state, asked, jnp.float32(1.0)), granted, rtol=1e-5)
+    np.testing.assert_allclose(ccpo.cost_allowed(config, PROBLEM, state, asked, jnp.float32(1.0)), granted, rtol=1e-5)
     seen = ccpo.seen_threshold(config, PROBLEM, asked)
     np.testing.assert_allclose(seen[:3], seen[0])
 
@@ -65,7 +68,7 @@ def test_the_lowest_behaviour_threshold_may_stand_for_all_below():
 def test_one_behaviour_threshold_has_no_next_one():
     problem = make_problem((4.0,))
     config = make_config(ccpo, low_margin=0.5, violation_margin=0.0)
-    target = ccpo.cost_target(
+    target = ccpo.cost_allowed(
         config, problem, make_state(ccpo, config, problem), np.float32([4.0, 7.0]), jnp.float32(1)
     )
     np.testing.assert_allclose(target, [2.5, 5.5])

@@ -547,8 +547,8 @@ def draw_states(config: Config, problem: Problem, experience: Experience, thresh
     return replays.recent_steps(experience.replay, age, lane, recent=recent)
 
 
-def cost_target(config: Config, problem: Problem, state: State, thresholds: Array, progress: Array) -> Array:
-    """What the E-step may let the critic's mean episodic cost be: ε, less the margin, plus the critic's bias: [C].
+def cost_allowed(config: Config, problem: Problem, state: State, thresholds: Array, progress: Array) -> Array:
+    """What an episode under each threshold may cost: ε, less the margin: [C] → [C].
 
     The margin grows with the run's progress: early costs spread widely because the policy still changes. Beyond the
     highest behaviour threshold no cost is measured and no state visited: only a share of what ε has there is granted.
@@ -563,10 +563,10 @@ def cost_target(config: Config, problem: Problem, state: State, thresholds: Arra
     fading = jnp.interp(thresholds, behaviour[:2], jnp.array([1.0, 0.0])[: len(behaviour)])
     granted = jnp.minimum(thresholds, drawn_in(config, problem, thresholds))
     granted = jnp.maximum(granted - config.low_margin * (behaviour[0] - low) * fading, low)
-    return granted - margin + jnp.interp(thresholds, behaviour, state.cost_bias)
+    return granted - margin
 
 
-def steepened(config: Config, problem: Problem, q_cost: Array, target: Array) -> Array:
+def steepened(config: Config, problem: Problem, q_cost: Array, allowed: Array) -> Array:
     """Q_c [C, S, K], in which what lies beyond the cost allowed [C] in a single state counts more.
 
     An episode that keeps ε has no state from which it costs more than ε, and the constraint bounds a mean over states.
@@ -574,7 +574,7 @@ def steepened(config: Config, problem: Problem, q_cost: Array, target: Array) ->
     if config.state_price == 0:
         return q_cost
     look = horizons(config, problem)["cost"]
-    limit = look.q_run(jnp.maximum(target, 0.0)) / look.q_threshold(problem.threshold_range[1])
+    limit = look.q_run(jnp.maximum(allowed, 0.0)) / look.q_threshold(problem.threshold_range[1])
     return q_cost + config.state_price * jnp.maximum(q_cost - limit[:, None, None], 0.0)
 
 
@@ -586,17 +586,20 @@ def q_threshold(
     q_cost: Array,
     *,
     log_weights: Array,
-    target: Array,
+    allowed: Array,
 ) -> Array:
     """The bound on E_s E_q[Q_c], in the critic's unit, for q_cost [C, S, K] under the old policy: [C] → [C].
 
-    None where the reward pays for overspending. value: ε_q itself, as in Eq. (8).
+    None where the reward pays for overspending. What is allowed [C] is corrected by the critic's bias.
+    value: ε_q itself, as in Eq. (8).
     advantage: E_s E_π[Q_c] + gain·(ε_q − level), which bounds the *change* of Q_c; the level is averaged over many
     batches, so that the states a batch happens to hold do not decide what is safe. What a step may be made to lower
     Q_c by is a share of what the trust region can, √(2κ)·σ_a(Q_c) in each state; the rest of it is the reward's.
     """
     if config.overspend_price > 0:
         return jnp.full_like(thresholds, UNBOUNDED)
+    behaviour = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
+    target = allowed + jnp.interp(thresholds, behaviour, state.cost_bias)
     if config.constraint == "value":
         return target / problem.threshold_range[1]
     slack = (target - level_at(problem, state, thresholds)) / problem.threshold_range[1]
@@ -694,9 +697,9 @@ def update_policy(
     conditions = pool.thresholds.reshape(-1)
     critic = state.critic_target if config.steady_critic else state.critic
     q = pool_q(config, problem, critic, inputs, pool.action, pool.thresholds)
-    target = cost_target(config, problem, state, conditions, experience.progress)
-    q_cost = steepened(config, problem, q["cost"], target)
-    bound = q_threshold(config, problem, state, conditions, q_cost, log_weights=log_weights, target=target)
+    allowed = cost_allowed(config, problem, state, conditions, experience.progress)
+    q_cost = steepened(config, problem, q["cost"], allowed)
+    bound = q_threshold(config, problem, state, conditions, q_cost, log_weights=log_weights, allowed=allowed)
     solution = estep(
         q["reward"],
         q_cost,
