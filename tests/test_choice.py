@@ -119,9 +119,34 @@ def test_the_dial_is_turned_to_what_serves_a_threshold_best(cost, expected):
     served = net(beyond_share=0.0)
     played = [episode(400.0 + dial, cost(dial), dial) for dial in choices.settings(served, range(135))]
     dial, values = choices.turn(played, (20.0, 40.0, 60.0), served, price=10.0)
-    np.testing.assert_allclose(dial, expected, atol=3.0)
-    assert (np.array([cost(each) for each in dial]) <= [10.0, 40.0, 60.0]).all()
-    np.testing.assert_allclose(values, 400.0 + dial, atol=3.0)
+    own = dial[:: choices.STOPS]
+    np.testing.assert_allclose(own, expected, atol=3.0)
+    assert (np.array([cost(each) for each in own]) <= [10.0, 40.0, 60.0]).all()
+    np.testing.assert_allclose(values, 400.0 + own, atol=3.0)
+
+
+@pytest.mark.parametrize("bend", [1.0, 0.5, 3.0])
+def test_between_two_thresholds_the_measured_cost_rises_by_equal_parts(bend):
+    """Costs that rise with the dial from 0 to 60, evenly, fast at first, or late."""
+    served = net(beyond_share=0.0)
+
+    def cost(dial):
+        return 60.0 * ((dial - 20.0) / 40.0) ** bend
+
+    played = [episode(400.0 + dial, cost(dial), dial) for dial in choices.settings(served, range(1000))]
+    dial, _ = choices.turn(played, (20.0, 40.0, 60.0), served, price=10.0)
+    costs = cost(dial)
+    for first, last in ((0, 4), (4, 8)):
+        np.testing.assert_allclose(costs[first : last + 1], np.linspace(costs[first], costs[last], 5), atol=3.0)
+
+
+def test_between_two_thresholds_a_jump_is_passed_by_no_more_than_what_is_averaged():
+    served = net(beyond_share=0.0)
+    played = [episode(400.0 + dial, 5.0 if dial < 45 else 55.0, dial) for dial in choices.settings(served, range(135))]
+    dial, _ = choices.turn(played, (20.0, 40.0, 60.0), served, price=10.0)
+    assert (dial[4:7] < 45.0).all()  # a quarter and a half of the way up
+    assert dial[7] < 45.0 + 5 * 40.0 / 135
+    assert dial[8] > 45.0
 
 
 def test_a_setting_beside_a_jump_does_not_win_by_luck():
@@ -137,28 +162,22 @@ def test_a_higher_threshold_never_has_a_lower_setting_and_is_judged_by_the_one_i
     played = [episode(200.0 - dial if dial < 40.0 else 100.0, 0.0, dial) for dial in choices.settings(net(), range(27))]
     played = [each._replace(cost=30.0 if each.threshold < 40.0 else 0.0) for each in played]
     dial, values = choices.turn(played, (20.0, 40.0), net(), price=10.0)
-    assert dial[0] == dial[1] >= 40.0
+    assert dial[0] == dial[-1] >= 40.0
     np.testing.assert_allclose(values, 100.0)
 
 
-@pytest.mark.parametrize(
-    ("beyond_share", "expected"),
-    [
-        (0.0, (30.0, 30.0, 45.0, 60.0, 60.0)),
-        (0.3, (27.0, 30.0, 45.0, 60.0, 63.0)),
-        (1.0, (20.0, 30.0, 45.0, 60.0, 70.0)),
-    ],
-)
-def test_settings_beyond_the_behaviour_thresholds_move_along(beyond_share, expected):
-    turned = choices.turned(net(beyond_share), (20.0, 40.0, 60.0), np.float32([30.0, 45.0, 60.0]))
-    assert turned.asked == (10.0, 20.0, 40.0, 60.0, 70.0)
-    assert turned.shown == pytest.approx(expected)
+@pytest.mark.parametrize(("beyond_share", "ends"), [(0.0, (30.0, 60.0)), (0.3, (27.0, 63.0)), (1.0, (20.0, 70.0))])
+def test_settings_beyond_the_behaviour_thresholds_move_along(beyond_share, ends):
+    dial = np.float32([30.0, 32.0, 34.0, 36.0, 45.0, 47.0, 49.0, 51.0, 60.0])
+    turned = choices.turned(net(beyond_share), (20.0, 40.0, 60.0), dial)
+    assert turned.asked == (10.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0, 55.0, 60.0, 70.0)
+    assert turned.shown == pytest.approx((ends[0], *dial, ends[1]))
 
 
 def test_settings_stay_in_the_range_that_was_trained():
-    turned = choices.turned(net(0.3), (20.0, 40.0, 60.0), np.float32([18.0, 45.0, 62.0]))
+    turned = choices.turned(net(0.3), (20.0, 60.0), np.float32([18.0, 20.0, 30.0, 45.0, 62.0]))
     assert (turned.shown[0], turned.shown[-1]) == (17.0, 63.0)
-    assert choices.turned(net(0.3), (20.0, 60.0), np.float32([20.0, 60.0])) == net(0.3)
+    assert choices.turned(net(0.3), (20.0, 60.0), np.float32([20.0, 30.0, 40.0, 50.0, 60.0])) == net(0.3)
 
 
 @pytest.mark.parametrize("unit", [0.1, 0.01, 1 / 3])
@@ -171,8 +190,9 @@ def test_settings_survive_the_rounding_of_thresholds_that_float32_does_not_hold(
         asked=(low, behaviour[0], behaviour[-1], high),
         shown=(behaviour[0],) * 2 + (behaviour[-1],) * 2,
     )
-    assert choices.turned(plain, behaviour, np.float32(behaviour)) == plain
-    ends = choices.turned(plain, behaviour, np.float32([behaviour[0], behaviour[-1], behaviour[-1]]))
+    asked = choices.stops(behaviour)
+    assert choices.turned(plain, behaviour, np.float32(asked)) == plain
+    ends = choices.turned(plain, behaviour, np.float32([asked[0]] + 8 * [asked[-1]]))
     assert choices.dial_range(ends) == pytest.approx(choices.dial_range(plain))
 
 
@@ -243,8 +263,8 @@ def test_a_final_over_the_whole_dial_sets_the_dial_of_what_is_deployed(tmp_path,
     assert len(played) == 3 * (3 * 2 + 2 * 4)  # as many as under the three behaviour thresholds
     assert set(trainer.choice.dial.tolist()) <= set(np.float32(settings).tolist())
     config = trainer.policy().net.config
-    behaviour = trainer.problem.behaviour_thresholds
-    np.testing.assert_allclose(np.interp(behaviour, config.asked, config.shown), trainer.choice.dial)
+    asked = choices.stops(trainer.problem.behaviour_thresholds)
+    np.testing.assert_allclose(np.interp(asked, config.asked, config.shown), trainer.choice.dial)
     again = make_trainer(tmp_path / "turned", **FINAL, turn_dial=True)
     again.run = trainer.run
     again.restore()

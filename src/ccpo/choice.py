@@ -3,6 +3,7 @@ worse half leaves."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 from ccpo.metrics import violation
 from ccpo.runtime import NetConfig
 from ccpo.types import Episode
+
+STOPS = 4
+"""Parts of the dial between two behaviour thresholds."""
 
 
 class Choice(NamedTuple):
@@ -20,7 +24,7 @@ class Choice(NamedTuple):
     winner: np.int32
     """−1 until the final has been played."""
     dial: np.ndarray
-    """The setting of the dial that serves each behaviour threshold: [C]."""
+    """The setting of the dial at each stop: [D]."""
     steps: np.int32
     cost: np.float32
 
@@ -35,7 +39,7 @@ class Choice(NamedTuple):
 def init(arrays: dict[str, np.ndarray], finalists: int, thresholds: Sequence[float]) -> Choice:
     """Room for finalists; `arrays` say what a policy looks like."""
     room = {name: np.zeros((finalists, *array.shape), array.dtype) for name, array in arrays.items()}
-    dial = np.asarray(thresholds, np.float32)
+    dial = stops(thresholds).astype(np.float32)
     return Choice(room, winner=np.int32(-1), dial=dial, steps=np.int32(0), cost=np.float32(0.0))
 
 
@@ -86,11 +90,21 @@ def worth(episode: Episode, threshold: float, net: NetConfig, *, price: float) -
 def keep(
     episodes: Sequence[Episode], thresholds: Sequence[float], net: NetConfig, *, price: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The thresholds themselves as settings of the dial, and what episodes under each are worth; both [C]."""
+    """The stops themselves as settings of the dial [D], and what episodes under each threshold are worth [C]."""
     worths = [
         [worth(episode, t, net, price=price) for episode in episodes if episode.threshold == t] for t in thresholds
     ]
-    return np.asarray(thresholds, np.float32), np.array([np.mean(each) for each in worths])
+    return stops(thresholds).astype(np.float32), np.array([np.mean(each) for each in worths])
+
+
+def stops(thresholds: Sequence[float]) -> np.ndarray:
+    """Where the dial has a setting of its own: at the behaviour thresholds, and evenly between each two of them.
+
+    >>> stops((20.0, 40.0)).tolist()
+    [20.0, 25.0, 30.0, 35.0, 40.0]
+    """
+    count = len(thresholds)
+    return np.interp(np.arange(STOPS * (count - 1) + 1) / STOPS, np.arange(count), thresholds)
 
 
 def dial_range(net: NetConfig) -> tuple[float, float]:
@@ -118,30 +132,42 @@ def settings(net: NetConfig, indices: range) -> list[float]:
 def turn(
     episodes: Sequence[Episode], thresholds: Sequence[float], net: NetConfig, *, price: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """From episodes at many settings: the setting that serves each threshold best, and what it is worth; both [C].
+    """From episodes at many settings: settings for all stops [D], and what the thresholds' own are worth [C].
 
-    A setting is worth the mean of about √N episodes around it, so that neither luck nor a place beside a jump wins. A
-    higher threshold never has a lower setting.
+    A threshold has the setting that serves it best. A setting is worth the mean of about √N episodes around it, so that
+    neither luck nor a place beside a jump wins. A higher threshold never has a lower setting.
     """
     episodes = sorted(episodes, key=lambda episode: episode.threshold)
-    worths = np.array([[worth(episode, t, net, price=price) for t in thresholds] for episode in episodes])
     reach = int(0.5 * np.sqrt(len(episodes)))
-    around = [worths[max(0, i - reach) : i + reach + 1].mean(axis=0) for i in range(len(episodes))]
-    best = np.maximum.accumulate(np.argmax(around, axis=0))
-    dial = np.array([episodes[i].threshold for i in best], np.float32)
-    return dial, np.array([around[i][threshold] for threshold, i in enumerate(best)])
+
+    def around(values: np.ndarray) -> np.ndarray:
+        return np.array([values[max(0, i - reach) : i + reach + 1].mean(axis=0) for i in range(len(values))])
+
+    worths = around(np.array([[worth(episode, t, net, price=price) for t in thresholds] for episode in episodes]))
+    costs = around(np.array([episode.cost for episode in episodes]))
+    best = np.maximum.accumulate(np.argmax(worths, axis=0))
+    chosen = [i for lower, upper in pairwise(best) for i in _even(costs, lower, upper)] + [best[-1]]
+    dial = np.array([episodes[i].threshold for i in chosen], np.float32)
+    return dial, worths[best, np.arange(len(best))]
+
+
+def _even(costs: np.ndarray, lower: int, upper: int) -> list[int]:
+    """Places from `lower` on, `upper` excluded, at which the highest cost so far has risen by equal parts at most."""
+    highest = np.maximum.accumulate(costs[lower : upper + 1])
+    parts = np.linspace(costs[lower], costs[upper], STOPS + 1)[1:-1]
+    return [lower, *(lower + np.maximum(np.searchsorted(highest, parts, side="right") - 1, 0)).tolist()]
 
 
 def turned(net: NetConfig, thresholds: Sequence[float], dial: np.ndarray) -> NetConfig:
-    """The net with these settings at the behaviour thresholds; beyond them, settings as far from these as before."""
-    if np.array_equal(dial, np.asarray(thresholds, np.float32)):
+    """The net with these settings at the stops; beyond the thresholds, settings as far from theirs as before."""
+    asked = stops(thresholds)
+    if np.array_equal(dial, asked.astype(np.float32)):
         return net
     low, high = dial_range(net)
     found = np.clip(dial.astype(float), low, high).tolist()
     line = {
         net.threshold_low: max(found[0] - (thresholds[0] - low), low),
         net.threshold_high: min(found[-1] + (high - thresholds[-1]), high),
-        **dict(zip(thresholds, found, strict=True)),
+        **dict(zip(asked.tolist(), found, strict=True)),
     }
-    asked = sorted(line)
-    return replace(net, asked=tuple(asked), shown=tuple(line[threshold] for threshold in asked))
+    return replace(net, asked=tuple(sorted(line)), shown=tuple(line[threshold] for threshold in sorted(line)))
