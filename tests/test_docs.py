@@ -124,7 +124,10 @@ def test_every_metric_is_explained_and_every_explained_one_exists():
 
     trainer = object.__new__(Trainer)
     trainer.problem, trainer.iteration, trainer.seconds, trainer.cumulative_cost = problem, 0, 0.0, 0.0
-    trainer.schedule, trainer.choice = type("Schedule", (), {"steps_each": 0})(), choices.init({}, 0, ())
+    trainer.schedule, trainer.choice = (
+        type("Schedule", (), {"steps_each": 0})(),
+        choices.init({}, 0, problem.behaviour_thresholds),
+    )
     real = {*trainer._row([], {}), *jax.eval_shape(metrics, jax.random.key(0))}
     explained = {quoted(row[0])[0] for row in table_rows(section(CCPO_PAGE, "Metrics"))}
     assert explained == {re.sub(r"threshold_[^/]+", "threshold_<ε>", name) for name in real}
