@@ -86,6 +86,12 @@ def test_the_best_of_all_episodes_wins():
     assert winner == 3  # 100 over 2 of 6 episodes is still the best mean
     assert [each.reward for each in episodes] == [100.0, 100.0, 0.0, 0.0, 0.0, 0.0]
     assert seen == [(i, range(2)) for i in range(4)] + [(3, range(2, 6)), (1, range(2, 6))]
+    values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
+
+    def steady(index, episodes):
+        return [episode(values[index], 0.0, 20.0) for _ in episodes]
+
+    assert choices.decide(choices.rounds(7, 1), steady, mean_reward)[0] == 5
 
 
 def test_noise_rarely_hides_the_best():

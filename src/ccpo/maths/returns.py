@@ -47,9 +47,7 @@ class Horizon(NamedTuple):
         """Σ γᵗ over so many steps that are left, in units of `span`: Q of the rest of an episode of one unit a step."""
         if self.name == "endless":
             return jnp.ones_like(steps_to_go)
-        if self.discount == 1.0:
-            return steps_to_go / self.span
-        return (1.0 - self.discount**steps_to_go) / (1.0 - self.discount) / self.span
+        return self.q_run(steps_to_go) / self.span
 
     def q_threshold(self, threshold: Array) -> Array:
         """ε_q = ε/T · span: the mean Q_c of a policy whose episodes cost ε, spread evenly."""
