@@ -213,6 +213,38 @@ def test_windows_longer_than_a_rollout_are_refused(tmp_path):
         make_trainer(tmp_path, rollout_length=2, nstep=3)
 
 
+def test_an_episode_fits_between_checkpoints(tmp_path):
+    schedule = make_trainer(tmp_path, rollout_length=5, checkpoint_every=1).schedule
+    assert [i for i in range(12) if schedule.checkpoints_after(i)] == [3, 7, 11]  # 20 steps are four rollouts
+
+
+def test_rollouts_that_cut_every_episode_of_the_one_environment_are_refused(tmp_path):
+    settings = TINY | {"rollout_length": 10, "behaviour_thresholds": (4, 8, 12), "threshold_range": (2, 14)}
+    with pytest.raises(ConfigError, match=r"rollout_length=10 cuts episodes of 20 steps.*give a factory"):
+        ccpo.train(ccpo.make(TASK), out=tmp_path, **settings)
+
+
+def test_a_script_evaluates_and_is_told_what_worker_processes_need(tmp_path):
+    train(tmp_path, steps=240).save(tmp_path / "policy.safetensors")
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import ccpo
+
+        agent = ccpo.load({str(tmp_path / "policy.safetensors")!r})
+        print(len(agent.evaluate([4.0, 8.0], episodes=2)))
+        try:
+            agent.evaluate([4.0, 8.0], episodes=2, workers=2)
+        except ccpo.CCPOError as error:
+            print(error)
+    """)
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "4"
+    assert 'under if __name__ == "__main__":' in done.stdout.splitlines()[-1]
+
+
 def test_no_worker_outlives_its_parent(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
@@ -261,17 +293,19 @@ def test_resuming_a_finished_run_changes_nothing(reference):
 def test_what_was_added_to_a_finished_policy_survives_a_resume_and_an_evaluation_of_older_weights_does_not(tmp_path):
     trainer = make_trainer(tmp_path)
     trainer.train()
-    trainer.run.eval_path.write_text("of the weights as they are")
+    told = [trainer.run.path / name for name in ("eval.csv", "eval.png", "eval-stochastic.csv", "calibration.csv")]
+    for path in told:
+        path.write_text("of the weights as they are")
     policy = Policy.load(trainer.run.policy_path)
     policy.manifest["evaluation"] = {"summary": [], "thresholds": []}
     policy.save(trainer.run.policy_path)
     trainer.restore()
     assert Policy.load(trainer.run.policy_path).manifest["evaluation"] is not None
-    assert trainer.run.eval_path.exists()
+    assert all(path.exists() for path in told)
     trainer.run.policy_path.write_bytes(b"half of it")
     trainer.restore()
     assert Policy.load(trainer.run.policy_path).manifest["training"]["finished"]
-    assert not trainer.run.eval_path.exists()
+    assert not any(path.exists() for path in told)
 
 
 def test_an_infinite_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path):

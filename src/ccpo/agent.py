@@ -64,13 +64,14 @@ class Agent:
         *,
         seed: int = 0,
         stochastic: bool = False,
-        workers: int | None = None,
+        workers: int | None = 1,
         env: Any = None,
         advance: Callable[[int], None] = lambda _: None,
     ) -> EpisodeTable:
         """Run episodes at each threshold, in its own environment or in `env`, and return them as a table.
 
-        Seeds never coincide with training's.
+        Seeds never coincide with training's. `workers` are processes, None: one for each core; a script that asks for
+        several keeps its statements under `if __name__ == "__main__":`, since each of them imports it.
         """
         from ccpo.evaluation import evaluate_episodes
 

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from ccpo.envs.adapter import CostEnv
 from ccpo.envs.registry import EnvFactory
 from ccpo.envs.workers import episode_seed
+from ccpo.errors import RunError
 from ccpo.runtime import CombinedNet, NetConfig, PolicyNet, make_net
 from ccpo.types import Episode
 
@@ -38,7 +40,7 @@ def evaluate_episodes(
     seed: int = 0,
     stochastic: bool = False,
     training: bool = False,
-    workers: int | None = None,
+    workers: int | None = 1,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[list[Episode]]:
     """The episodes of each threshold, in order. `advance` is told of each number of finished episodes."""
@@ -59,10 +61,16 @@ def _run(
             yield index, _run_job(factory, arrays, net, job)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = {pool.submit(_run_job, factory, arrays, net, job): index for index, job in enumerate(jobs)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+    try:
+        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+            futures = {pool.submit(_run_job, factory, arrays, net, job): index for index, job in enumerate(jobs)}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise RunError(
+            f"one of {workers} worker processes ended before its episodes did; a script that uses them needs its "
+            'statements under if __name__ == "__main__":, since each imports it; or give workers=1'
+        ) from None
 
 
 def _run_job(factory: EnvFactory, arrays: dict[str, np.ndarray], net: NetConfig, job: _Job) -> list[Episode]:

@@ -55,7 +55,13 @@ def call(options: argparse.Namespace) -> None:
 
 
 def show_evaluation(
-    trained: "Agent", out: Path, thresholds: list[float] | None = None, *, stochastic: bool = False, **settings: Any
+    trained: "Agent",
+    out: Path,
+    thresholds: list[float] | None = None,
+    *,
+    stochastic: bool = False,
+    workers: int | None = None,
+    **settings: Any,
 ) -> None:
     """Evaluate, print both tables, write eval.csv and the figure into `out`, and say where they are."""
     import numpy as np
@@ -75,7 +81,7 @@ def show_evaluation(
     except OSError as error:
         raise RunError(f"cannot write to '{out}' ({error.strerror}); choose another --out") from None
     with episode_bar(console, total=len(thresholds) * settings["episodes"], task=trained.task) as advance:
-        table = trained.evaluate(thresholds, stochastic=stochastic, **settings, advance=advance)
+        table = trained.evaluate(thresholds, stochastic=stochastic, workers=workers, **settings, advance=advance)
     stem = out / _name(trained.task, str(table.task[0]), stochastic=stochastic)
     episodes = Path(f"{stem}.csv")
     table.write_csv(episodes)

@@ -237,7 +237,7 @@ def calibrate_agent(
     episodes: int = 300,
     cost_max: float | None = None,
     seed: int = 0,
-    workers: int | None = None,
+    workers: int | None = 1,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Calibration:
     """Calibrate a trained agent in its environment and store the map in its policy; save the agent to keep it."""
