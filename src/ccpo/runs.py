@@ -1,4 +1,6 @@
-"""The run folder: resolved settings, manifest, progress, evaluation and checkpoints; every file is written atomically.
+"""The run folder: resolved settings, manifest, progress, evaluation and checkpoints.
+
+All is written atomically, but for progress, which grows by a row an iteration.
 
 runs/ccpo-BallCircle/seed-000-20260101-120000/
     config.json  manifest.json  progress.csv  progress.jsonl  policy.safetensors  eval.csv
@@ -107,6 +109,12 @@ class Run:
         with suppress(OSError):  # something else is in it
             for folder in (self.checkpoints_path, *self._made):
                 folder.rmdir()
+
+    def discard_evaluations(self) -> None:
+        """Take away what tells of weights that are replaced."""
+        for pattern in ("eval.*", "eval-*.*", "calibration.csv"):
+            for path in self.path.glob(pattern):
+                path.unlink()
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":

@@ -84,7 +84,7 @@ class LoopConfig(Settings):
     )
     warmup_steps: int = setting(5_000, "environment steps with random actions at the start", low=0)
     replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
-    checkpoint_every: int = setting(20_000, "environment steps between checkpoints", low=1)
+    checkpoint_every: int = setting(20_000, "environment steps between checkpoints; an episode at least", low=1)
     keep_checkpoints: int = setting(2, "how many checkpoints are kept", low=1)
     workers: int = setting(
         0, "worker processes; 0: collect in this process, beside the compiled learner", low=0, high=256
@@ -148,7 +148,10 @@ class _Schedule:
             )
         self.end = self.start_iterations if is_start else self.iterations
         self._pace = loop.starts if is_start else 1
-        self._every = max(1, round(loop.checkpoint_every / self.steps_each))
+        episode = math.ceil(
+            problem.spec.episode_length / self.rollout
+        )  # checkpoints cut episodes: one must fit between
+        self._every = max(episode, round(loop.checkpoint_every / self.steps_each))
         self._correlation = loop.noise_correlation
         self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
         if loop.starts > 1 and self._warmup >= self.start_iterations:
@@ -206,6 +209,16 @@ class Trainer:
             raise ConfigError(
                 f"nstep={config.nstep} steps are more than a rollout's {self.schedule.rollout}; "
                 "give a smaller nstep, or a larger rollout_length"
+            )
+        if factory.single_instance and self.schedule.rollout < self.problem.spec.episode_length:
+            raise ConfigError(
+                f"rollout_length={loop.rollout_length} cuts episodes of {self.problem.spec.episode_length} steps, "
+                "since all lanes share the one environment that was given; give a factory, or rollout_length=0"
+            )
+        if getattr(algorithm, "ON_POLICY", False) and (loop.warmup_steps or loop.starts > 1):
+            raise ConfigError(
+                f"warmup_steps={loop.warmup_steps} and starts={loop.starts}, but on-policy methods learn only from "
+                "what their own newest policy did; set warmup_steps=0 and starts=1"
             )
         self.seed = loop.seed if start is None else _start_seed(loop.seed, start)
         self.state = compiled_init(algorithm, config, self.problem)(jax.random.key(self.seed))
@@ -416,7 +429,7 @@ class Trainer:
         self._save_policy()
 
     def _save_policy(self) -> None:
-        self.run.eval_path.unlink(missing_ok=True)  # it tells of the weights that are replaced
+        self.run.discard_evaluations()
         self.policy().save(self.run.policy_path)
 
     def _policy_is_saved(self) -> bool:

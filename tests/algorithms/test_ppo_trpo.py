@@ -95,6 +95,8 @@ def test_what_does_not_fit_on_policy_learning_is_refused(algorithm, tmp_path):
         train(tmp_path, algorithm, behaviour_thresholds=(4.0, 8.0))
     with pytest.raises(ConfigError, match="set deployed_lanes=0"):
         train(tmp_path, algorithm, deployed_lanes=1)
+    with pytest.raises(ConfigError, match="set warmup_steps=0 and starts=1"):
+        train(tmp_path, algorithm, warmup_steps=80)
     with pytest.raises(ConfigError, match="must be three numbers"):
         train(tmp_path, algorithm, multiplier_gains=(1.0,))
 

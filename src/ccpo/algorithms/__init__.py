@@ -1,7 +1,8 @@
 """The registry of algorithms: a name, its one line, and the module that holds it.
 
-A module has the same names whatever the method: `Config`, `State`, `init`, `act`, `acting`, `update`. Modules are
-imported when asked for, so that listing them needs no JAX.
+A module has the same names whatever the method: `Config`, `State`, `init`, `act`, `acting`, `update`, and
+`ON_POLICY` if it learns from its newest rollout only. Modules are imported when asked for, so that listing them needs
+no JAX.
 """
 
 import importlib

@@ -18,6 +18,7 @@ from ccpo.maths import gaussian, onpolicy
 from ccpo.maths.onpolicy import Batch, Learner, OnPolicySettings
 from ccpo.types import Acting, Array, Experience, Problem
 
+ON_POLICY = True
 METRICS = onpolicy.METRICS | {"policy/steps_taken": "share of the policy's gradient steps before the KL stopped them"}
 
 

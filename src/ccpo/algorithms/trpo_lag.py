@@ -18,6 +18,7 @@ from ccpo.maths.onpolicy import Batch, Learner, OnPolicySettings
 from ccpo.maths.trust_region import TrustRegionStep, trust_region_step
 from ccpo.types import Acting, Array, Experience, Problem
 
+ON_POLICY = True
 METRICS = onpolicy.METRICS | {"policy/step_fraction": "share of the full step that the line search accepted"}
 
 
