@@ -24,7 +24,8 @@ class EnvSpec:
     action_high: tuple[float, ...]
     episode_length: int
     budget_aware: bool = False
-    """Whether observations end with the cost so far, in units of the highest threshold, and the share of time gone."""
+    """Whether observations end with the cost so far, in units of `budget_unit`, and the share of time gone."""
+    budget_unit: float = 1.0
 
     @property
     def action_size(self) -> int:

@@ -93,7 +93,7 @@ def test_targets_follow_the_policy_as_it_explores_or_as_it_is_deployed(deployed)
 @pytest.mark.parametrize("relabelled", [False, True])
 def test_cost_beyond_the_budget_is_paid_from_the_reward(relabelled):
     config = make_config(ccpo, versatile_critic=False, nstep=3, discount=0.8, batch=64, overspend_price=5.0)
-    problem = replace(PROBLEM, spec=replace(PROBLEM.spec, budget_aware=True))
+    problem = replace(PROBLEM, spec=replace(PROBLEM.spec, budget_aware=True, budget_unit=5.0))
     state = make_state(ccpo, config, problem)
     state = state._replace(critic_target=constant_critic(state.critic_target), reward_unit=jnp.float32(2.0))
     window = replays.sample_windows(make_experience(problem).replay, jax.random.key(1), batch=64, nstep=3)
@@ -110,7 +110,7 @@ def test_cost_beyond_the_budget_is_paid_from_the_reward(relabelled):
     for i in range(64):
         paid = 0.0
         for step in range(1 if relabelled else 3):
-            before = window.obs[step, i, -2] * 7.0
+            before = window.obs[step, i, -2] * 5.0
             paid += 0.8**step * 5.0 * (max(before + window.cost[step, i], threshold[i]) - max(before, threshold[i]))
             if window.terminated[step, i] or window.truncated[step, i]:
                 break
@@ -124,6 +124,11 @@ def test_an_endless_horizon_needs_a_discount(name):
     with pytest.raises(ConfigError, match="a discount of 1 has no endless horizon; give a smaller one"):
         ccpo.Config(**{name: 1.0})
     ccpo.Config(horizon="finite", **{name: 1.0})
+
+
+def test_a_price_of_states_needs_a_bound_that_knows_it():
+    with pytest.raises(ConfigError, match="give state_price=0, or constraint=advantage"):
+        ccpo.Config(constraint="value", state_price=5.0)
 
 
 @pytest.mark.parametrize("shape", [{}, {"shared_body": True}, {"versatile_critic": False}])

@@ -71,7 +71,8 @@ def test_unknown_names_are_refused():
 
 def test_a_wrapper_of_the_users_is_found_below_others():
     env = BudgetAware(Meter(), highest_threshold=4.0, episode_length=10)
-    assert CostEnv(env, "Meter", episode_length=10).spec.budget_aware
+    spec = CostEnv(env, "Meter", episode_length=10).spec
+    assert (spec.budget_aware, spec.budget_unit) == (True, 4.0)
 
 
 def test_what_cannot_be_seen_is_refused():

@@ -162,6 +162,11 @@ class Config(Settings):
             raise ConfigError(f"target_samples={self.target_samples} must be 1 or even: samples come in pairs")
         if self.shared_body and not self.hidden:
             raise ConfigError("shared_body shares hidden layers, and hidden is empty; give one at least, such as 128")
+        if self.constraint == "value" and self.state_price > 0:
+            raise ConfigError(
+                f"state_price={self.state_price:g} raises Q_c, which constraint=value bounds by what it is without; "
+                "give state_price=0, or constraint=advantage"
+            )
         if self.conditions % self.sharing or self.states % self.sharing:
             raise ConfigError(
                 f"sharing={self.sharing} must divide conditions={self.conditions} and states={self.states}"
@@ -514,7 +519,7 @@ def _overspending(config: Config, problem: Problem, state: State, window: Transi
     """What steps are charged for their cost beyond the budget ε, given what their episode had spent before: [n, B]."""
     if config.overspend_price == 0:
         return jnp.zeros_like(window.reward)
-    beyond = window.obs[..., -2] * problem.threshold_range[1] - threshold[None, :]
+    beyond = window.obs[..., -2] * problem.spec.budget_unit - threshold[None, :]
     overspent = jnp.maximum(beyond + window.cost, 0.0) - jnp.maximum(beyond, 0.0)
     return config.overspend_price * state.reward_unit * overspent
 

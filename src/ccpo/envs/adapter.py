@@ -43,13 +43,15 @@ class CostEnv:
             raise EnvError(f"{task}: a gymnasium.Env is needed, not {type(env).__name__}; return one from the factory")
         low, high = _action_bounds(env.action_space, task)
         self.env = env
+        budget = next((layer for layer in _layers(env) if isinstance(layer, BudgetAware)), None)
         self.spec = EnvSpec(
             task=task,
             observation_size=_observation_size(env.observation_space, task),
             action_low=tuple(low.ravel().tolist()),
             action_high=tuple(high.ravel().tolist()),
             episode_length=_episode_length(env, task, episode_length),
-            budget_aware=any(isinstance(layer, BudgetAware) for layer in _layers(env)),
+            budget_aware=budget is not None,
+            budget_unit=float(budget.unit) if budget else 1.0,
         )
         self._low, self._high = low.ravel(), high.ravel()
         self._scale, self._offset = 0.5 * (self._high - self._low), 0.5 * (self._high + self._low)

@@ -24,7 +24,7 @@ class BudgetAware(gymnasium.Wrapper):
             raise EnvError(f"a budget-aware task needs observations in a Box, not {space}; convert them in a wrapper")
         low, high = np.append(space.low, (0.0, 0.0)), np.append(space.high, (np.inf, 1.0))
         self.observation_space = spaces.Box(low.astype(np.float32), high.astype(np.float32))
-        self._unit, self._length = highest_threshold, episode_length
+        self.unit, self._length = highest_threshold, episode_length
         self._spent, self._steps = 0.0, 0
 
     def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
@@ -41,5 +41,5 @@ class BudgetAware(gymnasium.Wrapper):
         return self._with_budget(obs), float(reward), terminated, truncated, info
 
     def _with_budget(self, obs: Any) -> np.ndarray:
-        seen = (self._spent / self._unit, self._steps / self._length)
+        seen = (self._spent / self.unit, self._steps / self._length)
         return np.append(obs, seen).astype(np.float32)
