@@ -16,8 +16,8 @@ from benchmarks.rows import Row
 from benchmarks.running import Outcome
 from ccpo.runs import versions
 
-HEADERS = ("part", "what", "ours", "other", "result", "quartiles", "bar", "")
-NUMBERS = ("ours", "other", "result", "quartiles", "bar")
+HEADERS = ("part", "what", "first", "second", "result", "quartiles", "bar", "")
+NUMBERS = ("first", "second", "result", "quartiles", "bar")
 MET, MISSED, INK = "#009E73", "#D55E00", "#262626"
 FARTHEST = 32.0
 """Bars of the chart end here, and at its inverse."""

@@ -121,6 +121,10 @@ def test_bad_input_to_train(capsys, tmp_path):
         capsys, "train", "--task", TASK, "--set", "discuont=1", "--out", tmp_path
     )
     assert "must look like" in fails(capsys, "train", "--task", TASK, "--set", "discount", "--out", tmp_path)
+    for name in ("episode_length", "display"):
+        assert f"'{name}' is no setting" in fails(
+            capsys, "train", "--task", TASK, "--set", f"{name}=1", "--out", tmp_path
+        )
     assert "nothing to train; give --task TASK" in fails(capsys, "train")
     assert "is not a run folder" in fails(capsys, "train", "--resume", tmp_path)
     for flag in ("--steps", "--episode-length", "--algorithm", "--preset", "--out", "--config", "--seeds"):

@@ -93,3 +93,10 @@ def test_a_method_runs_only_on_the_tasks_on_which_it_differs():
     for one, other, task in ((ball, drone, "BallCircle"), (drone, ball, "DroneRun")):
         assert one - other == {method.label for method in study.methods if method.only == (task,)} != set()
     assert "CCPO" in ball & drone
+    with pytest.raises(ConfigError, match="no run on DroneRun: 'D10 a body for each critic' is only for BallCircle"):
+        study.plans("quick", tasks=["DroneRun"], methods=["D10 a body for each critic"])
+
+
+def test_a_smoke_run_is_too_short_for_a_final():
+    (plan, *_) = find_study("main").plans("smoke", tasks=["DroneRun"], methods=["CCPO"])
+    assert (plan.settings()["turn_dial"], plan.settings()["choice_share"]) == (False, 0.0)

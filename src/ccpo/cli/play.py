@@ -1,6 +1,6 @@
 """Open the playground: a local page with the task live from the simulator and a slider for the threshold.
 
-Without RUN it offers the newest finished runs under ./runs and the closed-form optima of the analytic tasks.
+Without RUN it offers the newest runs under ./runs and the closed-form optima of the analytic tasks.
 Keys: space pauses, the arrows turn the threshold, R restarts, N takes a new start, C compares, + and - set the speed.
 """
 

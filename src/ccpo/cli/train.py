@@ -1,6 +1,7 @@
 """Train an agent under a few behaviour thresholds, or continue a run that was stopped."""
 
 import argparse
+import inspect
 from typing import Any
 
 from ccpo.cli.evaluate import show_evaluation
@@ -54,7 +55,11 @@ def call(options: argparse.Namespace) -> None:
     )
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     given |= {"settings_file": options.config} if options.config else {}
-    settings: dict[str, Any] = given | parse_settings(options.set)
+    chosen = parse_settings(options.set)
+    own = sorted(chosen.keys() & inspect.signature(agent.train).parameters.keys())
+    if own:
+        raise ConfigError(f"'{own[0]}' is no setting (ccpo list settings); ccpo train --help lists the other options")
+    settings: dict[str, Any] = given | chosen
     if not (options.task or options.resume):
         raise ConfigError("nothing to train; give --task TASK, or --resume RUN to continue a run")
     mirrors = open_mirrors(tensorboard=options.tensorboard, wandb=options.wandb)

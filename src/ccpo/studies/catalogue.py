@@ -44,7 +44,9 @@ SCALES = {
         seeds=(0, 1),
         episodes=2,
         overrides={
-            "ccpo": _SMALL_INFERENCE | {"features": 4, "embedding_hidden": 4, "conditions": 3, "starts": 1},
+            "ccpo": _SMALL_INFERENCE
+            | {"features": 4, "embedding_hidden": 4, "conditions": 3, "starts": 1}
+            | {"choice_share": 0.0, "turn_dial": False},
             "cvpo": _SMALL_INFERENCE,
             "sac_lag": _SMALL_OFF_POLICY,
             "ddpg_lag": _SMALL_OFF_POLICY,
@@ -137,7 +139,7 @@ class Study:
         chosen = self.methods if methods is None else [self._find_method(name) for name in methods]
         found = [find_task(name) for name in (self.tasks[scale] if tasks is None else tasks)]
         sized = SCALES[scale]
-        return [
+        plans = [
             plan
             for task in found
             for method in chosen
@@ -145,6 +147,10 @@ class Study:
             for seed in (sized.seeds if seeds is None else seeds)
             for plan in method.plans(task, seed, sized)
         ]
+        if not plans:
+            only = "; ".join(f"'{m.label}' is only for {', '.join(m.only)}" for m in chosen if m.only)
+            raise ConfigError(f"study '{self.name}' has no run on {', '.join(t.name for t in found)}: {only}")
+        return plans
 
     def _find_method(self, name: str) -> Method:
         by_label = {method.label: method for method in self.methods}
