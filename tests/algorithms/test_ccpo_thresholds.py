@@ -14,15 +14,24 @@ LOW, *_, HIGH = PROBLEM.behaviour_thresholds
 THRESHOLDS = np.array([LOW - 0.5, LOW, (LOW + HIGH) / 2, HIGH, HIGH + 0.5], np.float32)
 
 
-def test_networks_see_a_share_of_what_lies_beyond_the_behaviour_thresholds():
-    config = make_config(ccpo, beyond_share=0.4)
+SHARES = [
+    ({"beyond_share": 0.4}, 0.2, 0.2),
+    ({"above_share": 0.4}, 0.5, 0.2),
+    ({"beyond_share": 0.4, "above_share": 0.0}, 0.2, 0.0),
+]
+
+
+@pytest.mark.parametrize(("shares", "below", "above"), SHARES)
+def test_networks_see_a_share_of_what_lies_beyond_the_behaviour_thresholds(shares, below, above):
+    config = make_config(ccpo, **shares)
     bottom, top = PROBLEM.threshold_range
-    expected = (np.array([LOW - 0.2, *THRESHOLDS[1:4], HIGH + 0.2]) - bottom) / top
+    expected = (np.array([LOW - below, *THRESHOLDS[1:4], HIGH + above]) - bottom) / top
     np.testing.assert_allclose(ccpo.seen_threshold(config, PROBLEM, THRESHOLDS), expected, rtol=1e-5)
 
 
-def test_a_deployed_policy_sees_what_the_learner_sees():
-    config = make_config(ccpo, beyond_share=0.4)
+@pytest.mark.parametrize("shares", [shares for shares, *_ in SHARES])
+def test_a_deployed_policy_sees_what_the_learner_sees(shares):
+    config = make_config(ccpo, **shares)
     state = make_state(ccpo, config, PROBLEM)
     obs = np.asarray(make_experience(PROBLEM).rollout.obs)[: len(THRESHOLDS), 0]
     acting = ccpo.acting(config, PROBLEM, state)

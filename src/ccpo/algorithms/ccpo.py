@@ -135,6 +135,9 @@ class Config(Settings):
         low=0,
         high=1,
     )
+    above_share: float | None = setting(
+        None, "the same above the highest behaviour threshold; none: beyond_share", low=0, high=1
+    )
     low_margin: float = setting(
         0.0,
         "margin at the lowest behaviour threshold, as a share of its distance to the lowest threshold of the range; "
@@ -307,8 +310,13 @@ def drawn_in(config: Config, problem: Problem, thresholds: Array) -> Array:
 
     Nothing is collected out there, so what networks make of such an input is a guess; a near input is a near guess.
     """
-    beyond = thresholds - jnp.clip(thresholds, problem.behaviour_thresholds[0], problem.behaviour_thresholds[-1])
-    return thresholds - (1.0 - config.beyond_share) * beyond
+    below = jnp.minimum(thresholds - problem.behaviour_thresholds[0], 0.0)
+    above = jnp.maximum(thresholds - problem.behaviour_thresholds[-1], 0.0)
+    return thresholds - (1.0 - config.beyond_share) * below - (1.0 - _above_share(config)) * above
+
+
+def _above_share(config: Config) -> float:
+    return config.beyond_share if config.above_share is None else config.above_share
 
 
 def seen_threshold(config: Config, problem: Problem, thresholds: Array) -> Array:
@@ -820,9 +828,10 @@ def track(config: Config, state: State) -> State:
 def acting(config: Config, problem: Problem, state: State) -> Acting:
     """The arrays that lanes act with: the actor to explore, the averaged one (if any) as deployed."""
     low, high = problem.threshold_range
-    first, last, share = problem.behaviour_thresholds[0], problem.behaviour_thresholds[-1], config.beyond_share
-    seen = {low: first + share * (low - first), high: last + share * (high - last), first: first, last: last}
-    asked = tuple(sorted(seen)) if share < 1.0 else ()
+    first, last = problem.behaviour_thresholds[0], problem.behaviour_thresholds[-1]
+    below, above = config.beyond_share, _above_share(config)
+    seen = {low: first + below * (low - first), high: last + above * (high - last), first: first, last: last}
+    asked = tuple(sorted(seen)) if min(below, above) < 1.0 else ()
     net = NetConfig(
         activation="relu",
         distribution="gaussian",

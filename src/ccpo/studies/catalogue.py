@@ -187,6 +187,7 @@ _TAKEN_BACK = {
     "D14 no deployed lanes": "without-deployed-lanes",
     "D17 no decay": "without-decay",
     "D20 newest critics, one sample": "without-steadiness",
+    "D22 thresholds as they are": "without-beyond",
 }
 _TAKEN_BACK_ON = {
     "BallCircle": {"D10 a body for each critic": "without-shared-body"},
@@ -195,7 +196,6 @@ _TAKEN_BACK_ON = {
         "D6 trust as quick as correction": "without-slow-trust",
         "D16 noise anew at each step": "without-lasting-noise",
         "D16 critics of the whole run": "without-recent-data",
-        "D22 thresholds as they are": "without-beyond",
         "D24 plain critics' layers": "without-normalised-critics",
         "D26 the newest policy": "without-choice",
         "D27 critics of the noisy policy": "without-deployed-targets",
