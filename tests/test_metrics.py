@@ -159,10 +159,29 @@ def test_iqm_equals_scipy(values):
     assert iqm(np.array(values)) == pytest.approx(scipy.stats.trim_mean(values, 0.25), abs=1e-6)
 
 
-@given(st.lists(st.integers(-50, 50), min_size=1, max_size=12))
-def test_largest_inversion_equals_all_pairs(values):
-    pairs = [values[i] - values[j] for i in range(len(values)) for j in range(i, len(values))]
-    assert largest_inversion(np.array(values, float)) == max(pairs)
+@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 9)), min_size=1, max_size=12))
+def test_largest_inversion_equals_all_pairs(curve):
+    values, errors = np.transpose(curve).astype(float)
+    pairs = [(values[i] - values[j], i, j) for i in range(len(values)) for j in range(i, len(values))]
+    found, error = largest_inversion(values, errors)
+    assert found == max(pairs)[0]
+    assert error in [0.0 if found == 0 else np.hypot(errors[i], errors[j]) for fall, i, j in pairs if fall == found]
+
+
+def test_the_error_of_an_inversion_is_that_of_a_difference_of_means():
+    rng = np.random.default_rng(0)
+    rewards = {10.0: rng.normal(5.0, 2.0, 40), 20.0: rng.normal(1.0, 3.0, 40), 30.0: rng.normal(9.0, 1.0, 40)}
+    rows = [
+        dict(zip(COLUMNS, ("T", "a", 0, t, i, float(reward), 0.0, 1), strict=True))
+        for t, episodes in rewards.items()
+        for i, reward in enumerate(episodes)
+    ]
+    metrics = summarise(EpisodeTable.from_rows(rows), [])[0].metrics
+    first, second = rewards[10.0], rewards[20.0]
+    test = scipy.stats.ttest_ind(first, second, equal_var=False)
+    assert metrics["reward inversion"].mean == pytest.approx(first.mean() - second.mean())
+    assert metrics["reward inversion"].mean / metrics["reward inversion error"].mean == pytest.approx(test.statistic)
+    assert metrics["cost inversion error"].mean == 0.0
 
 
 def test_inversions_are_taken_by_seed():

@@ -23,7 +23,8 @@ GRIDS: dict[str, tuple[float, ...]] = {
 }
 """The paper's text names the first, its figures fit only the second: both are always reported."""
 
-METRICS = ("R", "CV", "R-G", "CV-G", "reward inversion", "cost inversion")
+INVERSIONS = ("reward inversion", "cost inversion")
+METRICS = ("R", "CV", "R-G", "CV-G", *INVERSIONS, *(f"{name} error" for name in INVERSIONS))
 
 _DTYPES = {
     "task": np.str_,
@@ -212,9 +213,10 @@ def summarise(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> lis
     summaries = []
     for task, algorithm, group in table.groups():
         seeds, thresholds = np.unique(group.seed), np.unique(group.threshold)
-        reward = _seed_means(group, group.reward, seeds, thresholds)
-        cost = _seed_means(group, group.cost, seeds, thresholds)
-        cv = _seed_means(group, violation(group.cost, group.threshold), seeds, thresholds)
+        reward, reward_error = _seed_means(group, group.reward, seeds, thresholds)
+        cost, cost_error = _seed_means(group, group.cost, seeds, thresholds)
+        cv, _ = _seed_means(group, violation(group.cost, group.threshold), seeds, thresholds)
+        curves = dict(zip(INVERSIONS, ((reward, reward_error), (cost, cost_error)), strict=True))
         for grid, chosen in grids(thresholds).items():
             inside = np.isin(thresholds, chosen)
             unseen = inside & ~is_seen(thresholds, behaviour_thresholds)
@@ -223,9 +225,10 @@ def summarise(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> lis
                 "CV": cv[:, inside].mean(axis=1),
                 "R-G": _row_means(reward[:, unseen]),
                 "CV-G": _row_means(cv[:, unseen]),
-                "reward inversion": np.array([largest_inversion(row) for row in reward[:, inside]]),
-                "cost inversion": np.array([largest_inversion(row) for row in cost[:, inside]]),
             }
+            for name, (means, errors) in curves.items():
+                found = [largest_inversion(*row) for row in zip(means[:, inside], errors[:, inside], strict=True)]
+                by_seed[name], by_seed[f"{name} error"] = np.transpose(found)
             metrics = {name: estimate(values) for name, values in by_seed.items()}
             episodes = int(np.isin(group.threshold, chosen).sum())
             summaries.append(Summary(task, algorithm, grid, int(inside.sum()), len(seeds), episodes, metrics))
@@ -239,9 +242,15 @@ def grids(thresholds: np.ndarray) -> dict[str, tuple[float, ...]]:
     return fitting if present in fitting.values() else {"all": present, **fitting}
 
 
-def largest_inversion(values: np.ndarray) -> float:
-    """max over i < j of y_i − y_j, at least 0: how far a curve [C] that should rise falls behind itself."""
-    return float(np.max(np.maximum.accumulate(values) - values))
+def largest_inversion(values: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
+    """max over i < j of y_i − y_j, at least 0: how far a curve [C] that should rise falls behind itself.
+
+    Beside it, the standard error of that difference, from those of the values: [C].
+    """
+    falls = np.maximum.accumulate(values) - values
+    low = int(np.argmax(falls))
+    high = int(np.argmax(values[: low + 1]))
+    return float(falls[low]), float(np.hypot(errors[high], errors[low])) if high < low else 0.0
 
 
 def iqm(values: np.ndarray) -> np.ndarray:
@@ -282,8 +291,13 @@ def estimate(values: np.ndarray) -> Estimate:
     return Estimate(float(values.mean()), std, float(iqm(values)), *bootstrap_interval([values]))
 
 
-def _seed_means(table: EpisodeTable, values: np.ndarray, seeds: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Means over episodes [S, C]; a seed that lacks a threshold would tilt every average, and is refused."""
+def _seed_means(
+    table: EpisodeTable, values: np.ndarray, seeds: np.ndarray, thresholds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means over episodes and their standard errors [S, C], NaN for that of a single episode.
+
+    A seed that lacks a threshold would tilt every average, and is refused.
+    """
     row, column = np.searchsorted(seeds, table.seed), np.searchsorted(thresholds, table.threshold)
     cell, shape = row * len(thresholds) + column, (len(seeds), len(thresholds))
     counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
@@ -291,7 +305,9 @@ def _seed_means(table: EpisodeTable, values: np.ndarray, seeds: np.ndarray, thre
         missing_seed, missing_threshold = np.argwhere(counts == 0)[0]
         where = f"seed {seeds[missing_seed]} has no episode at threshold {thresholds[missing_threshold]:g}"
         raise FormatError(f"{table.task[0]} {table.algorithm[0]}: {where}; evaluate every seed on every threshold")
-    return np.bincount(cell, values, minlength=counts.size).reshape(shape) / counts
+    means = np.bincount(cell, values, minlength=counts.size).reshape(shape) / counts
+    squares = np.bincount(cell, (values - means[row, column]) ** 2, minlength=counts.size).reshape(shape)
+    return means, np.sqrt(squares / np.where(counts > 1, counts * (counts - 1.0), math.nan))
 
 
 def _row_means(values: np.ndarray) -> np.ndarray:

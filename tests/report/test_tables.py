@@ -71,6 +71,7 @@ def test_interval_table(summaries):
     text = shown(interval_table(summaries))
     assert "…" not in text
     assert len(re.findall(r"\d+ \[\d+, \d+\]", text)) == 8
+    assert re.search(r"9\.0 ± 10\s+0\.0\s", text)
 
 
 def test_one_seed_shows_no_spread(episodes):
