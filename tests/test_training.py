@@ -398,7 +398,7 @@ def ccpo_env():
 
 def test_a_single_environment_serves_all_lanes_in_turn(tmp_path):
     env = ccpo_env()
-    settings = TINY | {"steps": 240, "warmup_steps": 0}
+    settings = TINY | {"steps": 400, "rollout_length": 100, "warmup_steps": 0}
     agent = ccpo.train(env, out=tmp_path, behaviour_thresholds=(0.5, 3.0), threshold_range=(0.25, 4.0), **settings)
     table = agent.evaluate([0.5, 2.0], episodes=2)
     assert len(table) == 4

@@ -27,7 +27,7 @@ from ccpo.types import Experience, Problem
 from helpers import TASK, TINY
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-ON_POLICY = {"ppo_lag", "trpo_lag"}
+ON_POLICY = {name for name in ALGORITHMS if getattr(find_algorithm(name), "ON_POLICY", False)}
 SINGLE_THRESHOLD = ON_POLICY | {"cvpo"}
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
@@ -133,7 +133,9 @@ class StopError(Exception):
 def train(name: str, out: Path, **settings: Any) -> ccpo.Agent:
     known = {f.name for kind in (LoopConfig, find_algorithm(name).Config) for f in fields(kind)}
     chosen = {setting: value for setting, value in TINY.items() if setting in known}
-    chosen |= {"lanes_per_threshold": 2, "deployed_lanes": int(name not in ON_POLICY)}
+    chosen |= {"lanes_per_threshold": 2, "deployed_lanes": 1}
+    if name in ON_POLICY:
+        chosen |= {"deployed_lanes": 0, "warmup_steps": 0}
     if name in SINGLE_THRESHOLD:
         chosen["behaviour_thresholds"] = (8.0,)
     return ccpo.train(TASK, name, out=out, **chosen, **settings)
