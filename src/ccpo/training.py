@@ -148,9 +148,8 @@ class _Schedule:
             )
         self.end = self.start_iterations if is_start else self.iterations
         self._pace = loop.starts if is_start else 1
-        episode = math.ceil(
-            problem.spec.episode_length / self.rollout
-        )  # checkpoints cut episodes: one must fit between
+        episode = math.ceil(problem.spec.episode_length / self.rollout)
+        # checkpoints cut episodes: one must fit between
         self._every = max(episode, round(loop.checkpoint_every / self.steps_each))
         self._correlation = loop.noise_correlation
         self._warmup = math.ceil(loop.warmup_steps / self.steps_each)
