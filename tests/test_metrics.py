@@ -184,6 +184,14 @@ def test_the_error_of_an_inversion_is_that_of_a_difference_of_means():
     assert metrics["cost inversion error"].mean == 0.0
 
 
+def test_what_noise_alone_makes_of_a_flat_dial():
+    curves = np.random.default_rng(0).normal(size=(4_000, 13))
+    falls = np.array([largest_inversion(curve, np.ones(13)) for curve in curves])
+    in_errors = falls[:, 0] / np.sqrt(2.0)
+    assert in_errors.mean() == pytest.approx(2.1, abs=0.05)
+    assert np.quantile(in_errors, 0.95) == pytest.approx(3.1, abs=0.05)
+
+
 def test_inversions_are_taken_by_seed():
     rewards = {0: [1.0, 5.0, 2.0], 1: [3.0, 1.0, 4.0]}
     rows = [
