@@ -9,6 +9,7 @@ from benchmarks.floor import Product, floor, products
 from benchmarks.rows import Row, ratio_row, take_turns, value_row
 from benchmarks.sizes import PROBLEM, ROLLOUT, learner, piece, update_settings
 from ccpo.algorithms import ccpo
+from ccpo.algorithms.ccpo import inference, sampling, values
 
 UPDATES = 60
 """Long enough to time, short enough to take turns."""
@@ -22,13 +23,13 @@ def config(thresholds: int, **settings: Any) -> ccpo.Config:
 
 
 def _critics(config, problem, state, experience, key):
-    return ccpo.update_critics(config, problem, state, experience, key)[0]
+    return values.update_critics(config, problem, state, experience, key)[0]
 
 
 def _policy(config, problem, state, experience, key):
-    drawing, sampling = jax.random.split(key)
-    conditions = ccpo.draw_conditions(config, problem, experience, drawing)
-    return ccpo.update_policy(config, problem, state, experience, conditions, sampling)[0]
+    draw_key, policy_key = jax.random.split(key)
+    conditions = sampling.draw_conditions(config, problem, experience, draw_key)
+    return inference.update_policy(config, problem, state, experience, conditions, policy_key)[0]
 
 
 def measure_update(thresholds: int = 8) -> Iterator[Row]:

@@ -8,6 +8,7 @@ import pytest
 from experiences import make_config, make_experience, make_problem, make_state
 
 from ccpo.algorithms import ccpo
+from ccpo.algorithms.ccpo import inference, sampling
 from ccpo.config import load_preset
 from ccpo.errors import ConfigError
 
@@ -22,8 +23,8 @@ def test_the_actor_goes_back_to_the_old_policy_after_a_burst_of_kl(distance, exp
     moments = jax.tree.map(lambda x: x + 1, state.actor_opt)
     state = state._replace(actor=away, actor_opt=moments)
     experience = make_experience(PROBLEM)
-    thresholds = ccpo.draw_conditions(config, PROBLEM, experience, jax.random.key(1))
-    after, metrics = ccpo.update_policy(config, PROBLEM, state, experience, thresholds, jax.random.key(2))
+    thresholds = sampling.draw_conditions(config, PROBLEM, experience, jax.random.key(1))
+    after, metrics = inference.update_policy(config, PROBLEM, state, experience, thresholds, jax.random.key(2))
     assert bool(metrics["mstep/bursts"]) == expected
     went_back = [
         np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (after.actor, state.actor_old)), strict=True)

@@ -7,6 +7,7 @@ import pytest
 from experiences import make_config, make_experience, make_problem, make_state
 
 from ccpo.algorithms import ccpo
+from ccpo.algorithms.ccpo import inference, model, sampling
 from ccpo.errors import ConfigError
 from ccpo.maths.estep import estep
 
@@ -23,7 +24,7 @@ def pool_of(*, spread: float = 0.0, **settings):
     actor[0]["weight"] = actor[0]["weight"].at[-1].mul(spread)
     actor[-1]["weight"] = actor[-1]["weight"] * max(spread, 1.0)
     state = state._replace(actor_old=actor)
-    return config, state, obs, ccpo.draw_pool(config, PROBLEM, state, THRESHOLDS, obs, key=jax.random.key(2))
+    return config, state, obs, inference.draw_pool(config, PROBLEM, state, THRESHOLDS, obs, key=jax.random.key(2))
 
 
 def test_policies_that_ignore_the_threshold_share_exactly():
@@ -46,10 +47,10 @@ def test_policies_too_far_apart_fall_back_to_plain_samples_of_one():
 @pytest.mark.parametrize("versatile", [True, False])
 def test_shared_q_values_are_those_of_each_threshold_alone(versatile):
     config, state, obs, pool = pool_of(spread=2.0, sharing_min=0.0, versatile_critic=versatile)
-    shared = ccpo.pool_q(config, PROBLEM, state.critic, obs, pool.action, pool.thresholds)["cost"]
+    shared = model.pool_q(config, PROBLEM, state.critic, obs, pool.action, pool.thresholds)["cost"]
     for c, threshold in enumerate(THRESHOLDS.reshape(-1)):
         condition = jnp.full(config.states, threshold)
-        each = ccpo.q_values(config, PROBLEM, state.critic, obs[c // 2], pool.action[c // 2], condition)["cost"]
+        each = model.q_values(config, PROBLEM, state.critic, obs[c // 2], pool.action[c // 2], condition)["cost"]
         np.testing.assert_allclose(shared[c], each, rtol=2e-5, atol=1e-6)
 
 
@@ -87,7 +88,7 @@ def test_an_update_with_sharing_serves_every_threshold():
 
 def test_neighbours_stand_side_by_side():
     config = make_config(ccpo, conditions=8, sharing=4, states=4, unseen_share=1.0)
-    drawn = ccpo.draw_conditions(config, PROBLEM, make_experience(PROBLEM), jax.random.key(0))
+    drawn = sampling.draw_conditions(config, PROBLEM, make_experience(PROBLEM), jax.random.key(0))
     assert drawn.shape == (2, 4)
     assert float(drawn[0].max()) <= float(drawn[1].min())
 

@@ -11,6 +11,7 @@ from experiences import EPISODE, make_config, make_experience, make_problem, mak
 
 from ccpo import replay as replays
 from ccpo.algorithms import ccpo
+from ccpo.algorithms.ccpo import model, values
 from ccpo.errors import ConfigError
 from ccpo.maths.returns import Horizon
 
@@ -48,7 +49,7 @@ def test_targets_are_those_of_a_plain_loop(horizon, cost_discount, relabelled, e
     replay = make_experience(PROBLEM).replay
     window = replays.sample_windows(replay, jax.random.key(1), batch=config.batch, nstep=config.nstep)
     threshold = window.threshold[0] + relabelled
-    found = ccpo.critic_targets(config, PROBLEM, state, window, threshold, key=jax.random.key(2))
+    found = values.critic_targets(config, PROBLEM, state, window, threshold, key=jax.random.key(2))
     window = jax.tree.map(np.asarray, window)
     for name, gain, discount in (("reward", window.reward, 0.8), ("cost", window.cost, cost_discount or 0.8)):
         span = Horizon(horizon, EPISODE, discount).span
@@ -75,15 +76,15 @@ def test_targets_follow_the_policy_as_it_explores_or_as_it_is_deployed(deployed)
     state = make_state(ccpo, config, PROBLEM)
     window = replays.sample_windows(make_experience(PROBLEM).replay, jax.random.key(1), batch=64, nstep=1)
     first, second = (
-        ccpo.critic_targets(config, PROBLEM, state, window, window.threshold[0], key=jax.random.key(key))
+        values.critic_targets(config, PROBLEM, state, window, window.threshold[0], key=jax.random.key(key))
         for key in (2, 3)
     )
     for name in first:
         assert np.array_equal(first[name], second[name]) == deployed
     if deployed:
         obs = state.normaliser(window.next_obs[0])
-        mean, _ = ccpo.policy(config, PROBLEM, state.actor, obs, window.threshold[0])
-        q = ccpo.q_values(config, PROBLEM, state.critic_target, obs, mean[:, None], window.threshold[0])
+        mean, _ = model.policy(config, PROBLEM, state.actor, obs, window.threshold[0])
+        q = model.q_values(config, PROBLEM, state.critic_target, obs, mean[:, None], window.threshold[0])
         alive = ~np.asarray(window.terminated[0])
         unit = 7.0 / EPISODE * Horizon("endless", EPISODE, config.discount).span
         expected = window.cost[0] / unit + config.discount * alive * q["cost"][:, 0]
@@ -102,7 +103,7 @@ def test_cost_beyond_the_budget_is_paid_from_the_reward(relabelled):
     threshold = window.threshold[0] - relabelled
     free = make_config(ccpo, versatile_critic=False, nstep=3, discount=0.8, batch=64)
     found, unpaid = (
-        ccpo.critic_targets(c, problem, state, window, threshold, key=jax.random.key(2)) for c in (config, free)
+        values.critic_targets(c, problem, state, window, threshold, key=jax.random.key(2)) for c in (config, free)
     )
     np.testing.assert_array_equal(found["cost"], unpaid["cost"])
     unit, charged = Horizon("endless", EPISODE, 0.8).span, 0
@@ -136,7 +137,7 @@ def test_normalised_critics_come_nearer_to_their_targets(shape):
     """Under a short horizon targets hardly move, so that many updates on the same steps must lower the loss."""
     config = make_config(ccpo, normalised_critic=True, discount=0.1, critic_rate=3e-3, batch=64, **shape)
     state, experience = make_state(ccpo, config, PROBLEM), make_experience(PROBLEM)
-    learn = jax.jit(partial(ccpo.update_critics, config, PROBLEM))
+    learn = jax.jit(partial(values.update_critics, config, PROBLEM))
     losses = []
     for key in jax.random.split(jax.random.key(0), 200):
         state, metrics = learn(state, experience, key)

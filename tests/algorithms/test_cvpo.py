@@ -9,6 +9,7 @@ import pytest
 from experiences import make_config, make_experience, make_problem, make_state
 
 from ccpo.algorithms import ccpo, cvpo
+from ccpo.algorithms.ccpo import constraint, sampling, values
 from ccpo.errors import ConfigError
 from ccpo.maths import networks
 from ccpo.runtime import PolicyNet
@@ -23,17 +24,17 @@ def test_no_threshold_but_its_own_is_ever_learned_from(monkeypatch):
     """Late in the run too, every E-step and every critic target is at the one behaviour threshold."""
     config, problem, state = start()
     experience, seen = make_experience(problem), []
-    plain_policy = ccpo.policy
+    plain_policy = values.policy
 
     def spy(config, problem, params, obs, threshold):
         seen.append(threshold)
         return plain_policy(config, problem, params, obs, threshold)
 
-    monkeypatch.setattr(ccpo, "policy", spy)
+    monkeypatch.setattr(values, "policy", spy)
     key = jax.random.key(0)
-    conditions = ccpo.draw_conditions(config, cvpo.narrowed(problem), experience, key)
+    conditions = sampling.draw_conditions(config, cvpo.narrowed(problem), experience, key)
     np.testing.assert_array_equal(conditions, np.full(conditions.shape, 4.0))
-    ccpo.update_critics(config, cvpo.narrowed(problem), state, experience, key)
+    values.update_critics(config, cvpo.narrowed(problem), state, experience, key)
     assert seen
     for threshold in seen:
         np.testing.assert_array_equal(threshold, np.full(threshold.shape, 4.0))
@@ -57,7 +58,7 @@ def test_the_level_of_cost_is_kept_at_the_threshold_itself():
     _, problem, state = start()
     problem = cvpo.narrowed(problem)
     state = state._replace(cost_level=jnp.array([3.0, 100.0]))
-    assert ccpo.level_at(problem, state, jnp.array([4.0])) == pytest.approx(3.0)
+    assert constraint.level_at(problem, state, jnp.array([4.0])) == pytest.approx(3.0)
     assert networks.normalise_threshold(4.0, problem.threshold_range) == 0.0
 
 

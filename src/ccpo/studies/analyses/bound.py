@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ccpo.algorithms import ccpo
+from ccpo.algorithms.ccpo import model
 from ccpo.errors import RunError, require
 from ccpo.maths import bounds, networks
 from ccpo.maths.returns import Horizon
@@ -103,7 +103,7 @@ def fits_of(run: FinishedRun) -> list[Fit]:
 
 def embeddings(learned: Learned, thresholds: np.ndarray) -> np.ndarray:
     """z_c(ε) of the trained critic: [C] → [C, F], float64."""
-    condition = ccpo.seen_threshold(learned.config, learned.problem, jnp.asarray(thresholds, jnp.float32))
+    condition = model.seen_threshold(learned.config, learned.problem, jnp.asarray(thresholds, jnp.float32))
     return np.asarray(networks.embedding(learned.state.critic["cost"]["embedding"], condition), np.float64)
 
 

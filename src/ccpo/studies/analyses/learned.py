@@ -10,7 +10,8 @@ import numpy as np
 from ccpo import config as configs
 from ccpo import trees
 from ccpo.agent import POLICY_FILE
-from ccpo.algorithms import ccpo, cvpo, find_algorithm
+from ccpo.algorithms import cvpo, find_algorithm
+from ccpo.algorithms.ccpo import model
 from ccpo.maths.returns import Horizon
 from ccpo.runs import Run
 from ccpo.runtime import Policy
@@ -30,7 +31,7 @@ class Learned(NamedTuple):
 
     @property
     def horizon(self) -> Horizon:
-        return ccpo.horizons(self.config, self.problem)["cost"]
+        return model.horizons(self.config, self.problem)["cost"]
 
 
 def load(run: FinishedRun) -> Learned:
@@ -71,7 +72,7 @@ def draw(steps: Transition, count: int, *, seed: int) -> Transition:
 def critic_inputs(learned: Learned, steps: Transition) -> Any:
     """What the run's critics see of the states of these steps: [B, I]."""
     obs = learned.state.normaliser(steps.obs)
-    return ccpo.critic_inputs(learned.config, learned.problem, obs, steps.time_to_go)
+    return model.critic_inputs(learned.config, learned.problem, obs, steps.time_to_go)
 
 
 def episodic_q_cost(learned: Learned, steps: Transition, threshold: float) -> np.ndarray:
@@ -79,7 +80,7 @@ def episodic_q_cost(learned: Learned, steps: Transition, threshold: float) -> np
     thresholds = np.full(len(steps.reward), threshold, np.float32)
     critic, inputs = learned.state.critic, critic_inputs(learned, steps)
     action = steps.action[:, None, :]
-    q = ccpo.q_values(learned.config, learned.problem, critic, inputs, action, thresholds)["cost"]
+    q = model.q_values(learned.config, learned.problem, critic, inputs, action, thresholds)["cost"]
     return np.asarray(q[:, 0], np.float64) * learned.problem.threshold_range[1]
 
 
