@@ -67,3 +67,6 @@ def test_unknown_preset_and_bad_files(tmp_path):
     (tmp_path / "bad.toml").write_text("rate = = 1")
     with pytest.raises(ConfigError, match="not valid TOML"):
         config.load_file(str(tmp_path / "bad.toml"))
+    (tmp_path / "bad.toml").write_bytes(b"rate = '\xff'")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        config.load_file(str(tmp_path / "bad.toml"))

@@ -156,7 +156,8 @@ class _Schedule:
         if loop.starts > 1 and self._warmup >= self.start_iterations:
             raise ConfigError(
                 f"warmup_steps={loop.warmup_steps} leave nothing of starts of "
-                f"{self.start_iterations * self.steps_each} steps to compare them by; give fewer, or longer starts"
+                f"{self.start_iterations * self.steps_each} steps to compare them by; give fewer, longer starts, or "
+                "starts=1"
             )
         late = math.ceil(loop.choice_share * self.iterations)
         self._late = 0 if is_start else min(late, self.iterations - self.adoption)
@@ -227,8 +228,9 @@ class Trainer:
             raise ConfigError("turn_dial needs a policy that sees its threshold, which this algorithm's does not")
         if loop.turn_dial and start is None and self.schedule.finalists < 2:
             raise ConfigError(
-                f"turn_dial needs a final, and choice_share={loop.choice_share:g} of steps={loop.steps} with "
-                f"finalists={loop.finalists} has none; give more of them, so that two policies play at least"
+                f"turn_dial needs a final of two policies at least, and choice_share={loop.choice_share:g} of "
+                f"steps={loop.steps} with finalists={loop.finalists} has {self.schedule.finalists}; "
+                "give more of these, or turn_dial=false"
             )
         self.choice = choices.init(self.acting.deploy, self.schedule.finalists, self.problem.behaviour_thresholds)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0

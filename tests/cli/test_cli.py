@@ -64,7 +64,7 @@ def test_evaluate_writes_the_table_and_the_figure(run, capsys):
     assert (run / "eval.png").stat().st_size > 10_000
 
 
-def test_only_the_default_evaluation_is_called_eval(run, tmp_path, capsys):
+def test_evaluations_of_another_kind_have_files_of_their_own(run, tmp_path, capsys):
     flags = ["--thresholds", "4,8", "--episodes", "2", "--workers", "1", "--out", str(tmp_path)]
     other = ["--task", "BalanceBudget-T30"]
     for more in ([], ["--task", TASK], ["--stochastic"], other, [*other, "--stochastic"]):
@@ -107,6 +107,18 @@ def test_list_shows_tasks_algorithms_and_settings(capsys):
         assert expected in capsys.readouterr().out
 
 
+def test_brackets_are_shown_as_they_are(run, tmp_path, capsys, monkeypatch):
+    for what in ("algorithms", "settings"):
+        assert main(["list", what]) == 0
+        assert "of[s;ε;a]" in "".join(capsys.readouterr().out.split())
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = tmp_path / "out [1]"
+    assert main(["evaluate", str(run), "--thresholds", "4", "--episodes", "1", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert f"episodes  {out / 'eval.csv'}" in shown
+    assert "ccpo[plot]" in shown
+
+
 def test_a_run_is_resumed_on_the_environment_it_began_with(run, capsys):
     assert main(["train", "--resume", str(run), "--task", TASK]) == 0
     assert f"is a run on '{TASK}', not on 'StaticBudget'" in fails(
@@ -125,6 +137,8 @@ def test_bad_input_to_train(capsys, tmp_path):
         assert f"'{name}' is no setting" in fails(
             capsys, "train", "--task", TASK, "--set", f"{name}=1", "--out", tmp_path
         )
+    assert "'seeds' is no setting" in fails(capsys, "train", "--task", TASK, "--seeds", "0,1", "--set", "seeds=3")
+    assert "give one of them" in fails(capsys, "train", "--task", TASK, "--seeds", "0,1", "--set", "seed=3")
     assert "nothing to train; give --task TASK" in fails(capsys, "train")
     assert "is not a run folder" in fails(capsys, "train", "--resume", tmp_path)
     for flag in ("--steps", "--episode-length", "--algorithm", "--preset", "--out", "--config", "--seeds"):
@@ -198,7 +212,7 @@ def test_help_is_quick_and_needs_no_jax():
 def test_thresholds_include_both_ends():
     assert parse_thresholds("10:70:5") == [float(t) for t in range(10, 71, 5)]
     assert parse_thresholds("0.1:0.3:0.1") == pytest.approx([0.1, 0.2, 0.3])
-    for bad in ("10:70", "70:10:5", "10:70:0", "x", "0:1:1e-9"):
+    for bad in ("10:70", "70:10:5", "10:70:0", "x", "0:1:1e-9", "0:inf:1", "inf:inf:1", "10:70:1e-320", "0:70:nan"):
         with pytest.raises(ConfigError):
             parse_thresholds(bad)
 

@@ -191,6 +191,9 @@ def test_the_command_writes_the_calibrated_policy_and_its_table(tmp_path, capsys
     command = ["calibrate", str(path), "--episodes", "20", "--thresholds", "30:70:20", "--workers", "1"]
     assert cli.main(command) == 2
     assert "--cost-max" in capsys.readouterr().err
+    for out, message in ((tmp_path, "must end in .safetensors"), (path / "no" / "p.safetensors", "another --out")):
+        assert cli.main([*command, "--cost-max", "100", "--out", str(out)]) == 2
+        assert message in capsys.readouterr().err
     assert cli.main([*command, "--cost-max", "100"]) == 0
     assert "Given up" in capsys.readouterr().out
     stored = load(path).policy.manifest["calibration"]

@@ -67,6 +67,10 @@ def test_a_run_that_was_not_evaluated_says_what_to_do(tmp_path, run, capsys):
     assert cli.main(["export", str(run), "--out", str(tmp_path / "p.safetensors")]) == 0
     assert "ccpo evaluate" in " ".join(capsys.readouterr().out.split())
     assert "It was not evaluated" in (tmp_path / "p.md").read_text()
+    assert cli.main(["export", str(tmp_path / "p.safetensors"), "--out", str(tmp_path / "q.safetensors")]) == 0
+    shown = capsys.readouterr().out
+    assert "not evaluated" in shown
+    assert "ccpo evaluate" not in shown
 
 
 def test_without_matplotlib_the_card_has_no_figure(tmp_path, run, monkeypatch):

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from ccpo.cli.parsing import parse_thresholds
+from ccpo.cli.parsing import make_folder, parse_thresholds
 
 EXAMPLES = """\
   ccpo calibrate RUN
@@ -33,10 +33,16 @@ def call(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ccpo import agent
-    from ccpo.cli.display import episode_bar
+    from ccpo.cli.display import episode_bar, tell
     from ccpo.deploy.calibrate import calibrate_agent, calibration_table, even_settings, planned_episodes, write_rows
+    from ccpo.errors import ConfigError
 
     console, trained = Console(), agent.load(options.run)
+    file = agent.POLICY_FILE if trained.run or agent.shipped(options.run) else Path(options.run).name
+    out = options.out or agent.results_folder(options.run) / file
+    if out.suffix != ".safetensors":
+        raise ConfigError(f"--out {out} must end in .safetensors: it is the calibrated policy")
+    make_folder(out.parent)
     interval = trained.threshold_range
     requests = parse_thresholds(options.thresholds) if options.thresholds else even_settings(interval)
     total = planned_episodes(requests, interval, options.episodes)
@@ -51,12 +57,9 @@ def call(options: argparse.Namespace) -> None:
             workers=options.workers,
             advance=advance,
         )
-    file = agent.POLICY_FILE if trained.run or agent.shipped(options.run) else Path(options.run).name
-    out = options.out or agent.results_folder(options.run) / file
-    out.parent.mkdir(parents=True, exist_ok=True)
     trained.save(out)
     write_rows(out.parent / "calibration.csv", calibration.rows)
     console.print(calibration_table(calibration, trained.task).rich())
-    console.print(f"reward given up for the guarantee: {calibration.mean_given_up:.1f} on average over what is served")
-    console.print(f"table     {out.parent / 'calibration.csv'}", soft_wrap=True, highlight=False)
-    console.print(f"policy    {out}", soft_wrap=True, highlight=False)
+    tell(console, f"reward given up for the guarantee: {calibration.mean_given_up:.1f} on average over what is served")
+    tell(console, f"table     {out.parent / 'calibration.csv'}")
+    tell(console, f"policy    {out}")

@@ -17,6 +17,7 @@ def call(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ccpo import agent
+    from ccpo.cli.display import tell
     from ccpo.combination import combine
     from ccpo.errors import ConfigError
 
@@ -25,5 +26,5 @@ def call(options: argparse.Namespace) -> None:
     combined = combine([agent.load(run).policy for run in options.runs])
     combined.save(options.out)
     console = Console()
-    console.print(f"policy    {options.out}", soft_wrap=True, highlight=False)
-    console.print(f"evaluate it with: ccpo evaluate {options.out}", soft_wrap=True, highlight=False)
+    tell(console, f"policy    {options.out}")
+    tell(console, f"evaluate it with: ccpo evaluate {options.out}")

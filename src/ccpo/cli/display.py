@@ -24,6 +24,11 @@ from ccpo import types
 from ccpo.cli.mirrors import Mirror
 
 
+def tell(console: Console, text: str, *, style: str | None = None) -> None:
+    """Print a line as it is: unbroken, so that paths can be copied, and brackets are no markup."""
+    console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
+
+
 class TrainingDisplay:
     """A live view in a terminal; elsewhere a plain line now and then."""
 
@@ -85,12 +90,12 @@ class TrainingDisplay:
         if not self.console.is_terminal and time.monotonic() - self._last_line > self.PLAIN_EVERY:
             self._last_line = time.monotonic()
             left = (progress.total - progress.steps) * elapsed / done if done else 0.0
-            self.console.print(self._line(progress, rate, left), soft_wrap=True, highlight=False)
+            tell(self.console, self._line(progress, rate, left))
 
     def finish(self, run_path: Path) -> None:
         """The closing lines: where things are and what to type next."""
-        self.console.print(f"trained   {run_path}", soft_wrap=True, highlight=False)
-        self.console.print(f"next      ccpo evaluate {run_path}", soft_wrap=True, highlight=False)
+        tell(self.console, f"trained   {run_path}")
+        tell(self.console, f"next      ccpo evaluate {run_path}")
 
     def _line(self, progress: types.Progress, rate: str, left: float) -> str:
         parts = [

@@ -1,13 +1,14 @@
 """Run episodes at each threshold; print the table, write eval.csv, draw the figure.
 
-An evaluation with --stochastic or in another --task has files of its own, such as eval-CarCircle-stochastic.csv.
+A later evaluation takes the place of the one before, unless --out keeps it elsewhere; those with --stochastic or in
+another --task have files of their own, such as eval-CarCircle-stochastic.csv.
 """
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ccpo.cli.parsing import parse_thresholds
+from ccpo.cli.parsing import make_folder, parse_thresholds
 
 if TYPE_CHECKING:
     from ccpo.agent import Agent
@@ -67,8 +68,8 @@ def show_evaluation(
     import numpy as np
     from rich.console import Console
 
-    from ccpo.cli.display import episode_bar
-    from ccpo.errors import MissingExtraError, RunError
+    from ccpo.cli.display import episode_bar, tell
+    from ccpo.errors import MissingExtraError
     from ccpo.metrics import per_threshold, summarise
     from ccpo.report.figures import save_figure, threshold_figure
     from ccpo.report.tables import summary_table, threshold_table
@@ -76,10 +77,7 @@ def show_evaluation(
     console = Console()
     low, high = trained.threshold_range
     thresholds = thresholds or [float(t) for t in np.linspace(low, high, 13)]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write to '{out}' ({error.strerror}); choose another --out") from None
+    make_folder(out)
     with episode_bar(console, total=len(thresholds) * settings["episodes"], task=trained.task) as advance:
         table = trained.evaluate(thresholds, stochastic=stochastic, workers=workers, **settings, advance=advance)
     stem = out / _name(trained.task, str(table.task[0]), stochastic=stochastic)
@@ -88,15 +86,15 @@ def show_evaluation(
     behaviour = trained.behaviour_thresholds
     console.print(threshold_table(per_threshold(table, behaviour)).rich())
     console.print(summary_table(summarise(table, behaviour)).rich())
-    console.print(f"episodes  {episodes}", soft_wrap=True, highlight=False)
+    tell(console, f"episodes  {episodes}")
     try:
         for path in save_figure(threshold_figure(table, behaviour), stem):
-            console.print(f"figure    {path}", soft_wrap=True, highlight=False)
+            tell(console, f"figure    {path}")
     except MissingExtraError as error:
-        console.print(f"no figure: {error}")
+        tell(console, f"no figure: {error}")
 
 
 def _name(trained_on: str, evaluated_in: str, *, stochastic: bool) -> str:
-    """`eval`, and what sets the evaluation apart from the default one, which it must not replace."""
+    """`eval`, and what makes it one of another policy or another environment than `eval` is of."""
     other = [evaluated_in] if evaluated_in != trained_on else []
     return "-".join(["eval", *other, *(["stochastic"] if stochastic else [])])

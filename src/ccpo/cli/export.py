@@ -19,6 +19,7 @@ def call(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ccpo import agent
+    from ccpo.cli.display import tell
     from ccpo.deploy.export import export_policy
     from ccpo.deploy.onnx import export_onnx
     from ccpo.errors import ConfigError
@@ -32,9 +33,10 @@ def call(options: argparse.Namespace) -> None:
     kinds = {".safetensors": "policy", ".md": "card", ".png": "figure", ".svg": "figure"}
     if options.out:
         for path in export_policy(trained, options.out):
-            console.print(f"{kinds[path.suffix]:<9} {path}", soft_wrap=True, highlight=False)
+            tell(console, f"{kinds[path.suffix]:<9} {path}")
         if trained.policy.manifest["evaluation"] is None:
-            console.print(f"not evaluated yet; first run: ccpo evaluate {options.run}", soft_wrap=True, highlight=False)
+            hint = f"first run: ccpo evaluate {options.run}" if trained.run else "of a file, none can be exported"
+            tell(console, f"not evaluated yet; {hint}")
     if options.onnx:
         path = export_onnx(trained.policy, options.onnx)
-        console.print(f"onnx      {path}", soft_wrap=True, highlight=False)
+        tell(console, f"onnx      {path}")

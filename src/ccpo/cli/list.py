@@ -16,15 +16,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def call(options: argparse.Namespace) -> None:
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
+
+    from ccpo.cli.display import tell
 
     headers, rows = {"tasks": _tasks, "algorithms": _algorithms, "settings": _settings}[options.what](options)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in headers:
         table.add_column(header, no_wrap=header in headers[:1])
     for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+        table.add_row(*map(escape, row))
+    console = Console()
+    console.print(table)
+    if options.what == "settings":
+        tell(
+            console,
+            "presets change these for a task (--preset, tuned if none is given); a run's config.json has what it used",
+        )
 
 
 def _tasks(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -42,7 +51,7 @@ def _tasks(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]
         )
         for task in TASKS.values()
     ]
-    return headers, [tuple(cell.replace("[", "\\[") for cell in row) for row in rows]
+    return headers, rows
 
 
 def _algorithms(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

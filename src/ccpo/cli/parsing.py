@@ -1,6 +1,9 @@
 """What several commands parse alike."""
 
-from ccpo.errors import ConfigError
+import math
+from pathlib import Path
+
+from ccpo.errors import ConfigError, RunError
 
 
 def parse_thresholds(text: str) -> list[float]:
@@ -15,12 +18,11 @@ def parse_thresholds(text: str) -> list[float]:
         start, stop, step = (float(part) for part in text.split(":"))
     except ValueError:
         raise ConfigError(f"thresholds '{text}' must look like 10:70:5 (both ends included) or 10,40,70") from None
-    if not (step > 0 and stop >= start):
-        raise ConfigError(f"thresholds '{text}' must rise: start:stop:step with step > 0 and stop ≥ start")
-    count = int((stop - start) / step + 1e-9) + 1
-    if count > 10_000:
-        raise ConfigError(f"thresholds '{text}' are {count}; at most 10000 are allowed, take a larger step")
-    return [start + i * step for i in range(count)]
+    if not (step > 0 and stop >= start and math.isfinite(stop - start)):
+        raise ConfigError(f"thresholds '{text}' must rise: start:stop:step, finite, with step > 0 and stop ≥ start")
+    if (stop - start) / step > 10_000:
+        raise ConfigError(f"thresholds '{text}' are too many; at most 10000 are allowed, take a larger step")
+    return [start + i * step for i in range(int((stop - start) / step + 1e-9) + 1)]
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -37,3 +39,11 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
         if "=" not in pair:
             raise ConfigError(f"'--set {pair}' must look like --set discount=0.98")
     return dict(pair.split("=", 1) for pair in pairs)
+
+
+def make_folder(path: Path) -> None:
+    """The folder that --out names, made before the work whose results it is for."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write to '{path}' ({error.strerror}); choose another --out") from None

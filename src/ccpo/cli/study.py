@@ -81,6 +81,7 @@ def _list(console: "Console") -> None:
     from rich import box
     from rich.table import Table
 
+    from ccpo.cli.display import tell
     from ccpo.studies.catalogue import SCALES, STUDIES
     from ccpo.studies.plan import with_members
 
@@ -92,9 +93,9 @@ def _list(console: "Console") -> None:
         methods = ", ".join(method.label for method in study.methods)
         table.add_row(study.name, *numbers, f"{study.title}\n[dim]{methods}[/]")
     console.print(table)
-    console.print("runs at each scale:", highlight=False)
+    tell(console, "runs at each scale:")
     for name, scale in SCALES.items():
-        console.print(f"--scale {name:<6} {scale.description}", highlight=False)
+        tell(console, f"--scale {name:<6} {scale.description}")
 
 
 def _run(console: "Console", places: Sequence["Place"], options: argparse.Namespace) -> None:
@@ -116,15 +117,18 @@ def _run(console: "Console", places: Sequence["Place"], options: argparse.Namesp
 
 
 def _show_failures(console: "Console", rows: Sequence["Standing"]) -> None:
+    from ccpo.cli.display import tell
+
     for row in rows:
         if row.state == "failed":
-            console.print(f"failed    {row.place.path}: {row.error}", style="red", soft_wrap=True, highlight=False)
+            tell(console, f"failed    {row.place.path}: {row.error}", style="red")
 
 
 def _show_status(console: "Console", places: Sequence["Place"]) -> None:
     from rich import box
     from rich.table import Table
 
+    from ccpo.cli.display import tell
     from ccpo.cli.study_display import STATE_STYLES, time_left
     from ccpo.studies.status import counts, seconds_left, standing_of
 
@@ -139,14 +143,15 @@ def _show_status(console: "Console", places: Sequence["Place"]) -> None:
     console.print(table)
     _show_failures(console, rows)
     numbers = ", ".join(f"{count} {state}" for state, count in counts(rows).items() if count)
-    console.print(f"{numbers}; time left: {time_left(seconds_left(rows))}", highlight=False)
+    tell(console, f"{numbers}; time left: {time_left(seconds_left(rows))}")
 
 
 def _report(console: "Console", study: "Study", scale: str, places: Sequence["Place"]) -> None:
+    from ccpo.cli.display import tell
     from ccpo.studies.index import write_report
 
     missing = sum(not place.finished for place in places)
     for path in write_report(study, scale, places):
-        console.print(f"report    {path}", soft_wrap=True, highlight=False)
+        tell(console, f"report    {path}")
     if missing:
-        console.print(f"not complete: {missing} of {len(places)} runs are missing", style="yellow", highlight=False)
+        tell(console, f"not complete: {missing} of {len(places)} runs are missing", style="yellow")

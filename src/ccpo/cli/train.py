@@ -56,7 +56,8 @@ def call(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     given |= {"settings_file": options.config} if options.config else {}
     chosen = parse_settings(options.set)
-    own = sorted(chosen.keys() & inspect.signature(agent.train).parameters.keys())
+    calls = (agent.train, agent.train_seeds)
+    own = sorted(chosen.keys() & {name for call in calls for name in inspect.signature(call).parameters})
     if own:
         raise ConfigError(f"'{own[0]}' is no setting (ccpo list settings); ccpo train --help lists the other options")
     settings: dict[str, Any] = given | chosen
@@ -72,6 +73,8 @@ def call(options: argparse.Namespace) -> None:
             trained = [agent.resume(options.resume, options.task, display=display)]
         elif options.seeds:
             seeds = parse_seeds(options.seeds)
+            if "seed" in chosen:
+                raise ConfigError(f"--seeds {options.seeds} and --set seed={chosen['seed']}; give one of them")
             trained = agent.train_seeds(options.task, seeds=seeds, display=display, **settings)
         else:
             trained = [agent.train(options.task, display=display, **settings)]
