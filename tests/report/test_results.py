@@ -88,10 +88,11 @@ def test_a_command_names_what_differs_from_the_preset():
         "steps": 1000,
     }
     usual = "ccpo train --task BallCircle --preset tuned --seed 3 --algorithm ccpo --steps 1000 --evaluate"
-    assert results._command(config, each=False) == usual
+    preset = preset_settings("BallCircle", "ccpo", "tuned")
+    assert results._command(config, preset, steps=1000, each=False) == usual
     other = config | {"hidden": [64, 64], "discount": 0.95, "shared_body": True, "cost_discount": None}
     changes = "--set hidden=64,64 --set shared_body=true --set discount=0.95"
-    assert results._command(other, each=False) == usual.replace("--seed 3", f"--seed 3 {changes}")
+    assert results._command(other, preset, steps=1000, each=False) == usual.replace("--seed 3", f"--seed 3 {changes}")
 
 
 def test_a_learning_curve_is_thinned_out_and_skips_what_is_not_known():

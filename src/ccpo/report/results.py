@@ -72,10 +72,12 @@ def _publish_together(runs: list[Run], root: Path) -> Path:
     EpisodeTable.concatenate([EpisodeTable.read_csv(run.eval_path) for run in runs]).write_csv(stem.with_suffix(".csv"))
     trainings = [_training(run) for run in runs]
     trained = [member for training in trainings for member in training.get("members", [training])]
+    usual = preset_settings(config["task"], config["algorithm"].removeprefix("c_"), config["preset"])
+    config = {name: value for name, value in trained[0].items() if name in usual} | config
     write_json(
         stem.with_suffix(".json"),
         {
-            "command": _command(config, each=len(runs) > 1),
+            "command": _command(config, usual, steps=trained[0]["steps"], each=len(runs) > 1),
             "steps": sum(training["steps_done"] for training in trainings),
             "wall_seconds": round(sum(member["seconds"] for member in trained), 1),
             "versions": read_json(runs[0].path / "manifest.json")["versions"],
@@ -92,24 +94,22 @@ def _unusual(config: Mapping[str, Any]) -> list[str]:
     return [] if task and task.behaviour_thresholds == thresholds else [f"{t:g}" for t in thresholds]
 
 
-def _command(config: Mapping[str, Any], *, each: bool) -> str:
-    """What repeats the run, or the runs that have one threshold each."""
-    algorithm = config["algorithm"].removeprefix("c_")
-    flags = f"--task {config['task']} --preset {config['preset']} --seed {config['seed']}{_changes(config, algorithm)}"
+def _command(config: Mapping[str, Any], usual: Mapping[str, Any], *, steps: int, each: bool) -> str:
+    """What repeats the run, or the runs that have one threshold each; `usual` are the preset's settings."""
+    flags = f"--task {config['task']} --preset {config['preset']} --seed {config['seed']}{_changes(config, usual)}"
+    train = f"ccpo train {flags} --algorithm {config['algorithm'].removeprefix('c_')}"
     listed = ", ".join(f"{t:g}" for t in config["behaviour_thresholds"])
+    single = f"{train} --behaviour-thresholds T --steps {steps}"
     if "members" in config:
-        single = f"ccpo train {flags} --algorithm {algorithm} --behaviour-thresholds T"
         return f"{single}, for T in {listed}; ccpo combine RUN ... --out FILE; ccpo evaluate FILE"
     if each:
-        single = f"ccpo train {flags} --algorithm {algorithm} --behaviour-thresholds T --steps {config['steps']}"
         return f"{single}; ccpo evaluate RUN --thresholds T, for T in {listed}"
     thresholds = f" --behaviour-thresholds {','.join(_unusual(config))}" if _unusual(config) else ""
-    return f"ccpo train {flags} --algorithm {algorithm}{thresholds} --steps {config['steps']} --evaluate"
+    return f"{train}{thresholds} --steps {steps} --evaluate"
 
 
-def _changes(config: Mapping[str, Any], algorithm: str) -> str:
+def _changes(config: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """What differs from the preset as it is now, but for what the command names anyway."""
-    usual = preset_settings(config["task"], algorithm, config["preset"])
     named = ("behaviour_thresholds", "seed", "steps")
     changed = [name for name in usual if name in config and name not in named and config[name] != usual[name]]
     return "".join(f" --set {name}={_as_flag(config[name])}" for name in changed)
