@@ -53,15 +53,18 @@ def test_the_step_after_a_burst_is_no_burst():
 
 
 def test_trust_regions_shrink_over_the_run():
-    """Decayed by half at the end, bounds act on the multipliers as half the bounds do."""
+    """Decayed by half at the end, bounds act as half the bounds do, on the multipliers and in what KL is compared with."""
     halved = {"mstep_kl_mean_bound": 0.005, "mstep_kl_std_bound": 0.0005}
     experience = make_experience(PROBLEM)._replace(progress=jnp.float32(1.0))
-    after = []
+    after, over_bounds = [], []
     for settings in ({"mstep_kl_mean_bound": 0.01, "mstep_kl_std_bound": 0.001, "bound_decay": 0.5}, halved):
         config = make_config(ccpo, **settings)
         state = make_state(ccpo, config, PROBLEM)
         state = state._replace(actor=jax.tree.map(lambda x: x + 0.01, state.actor_old))
-        after.append(ccpo.step(config, PROBLEM, experience, state)[0].kl_multipliers)
+        state, metrics = ccpo.step(config, PROBLEM, experience, state)
+        after.append(state.kl_multipliers)
+        over_bounds.append([metrics[f"mstep/kl_{part}_over_bound"] for part in ("mean", "std")])
+    np.testing.assert_allclose(*over_bounds, rtol=1e-6)
     for decayed, smaller in zip(*after, strict=True):
         np.testing.assert_allclose(decayed, smaller, rtol=1e-6)
     assert np.abs(after[0].log_mean - np.log(10.0)).max() > 0

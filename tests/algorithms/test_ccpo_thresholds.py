@@ -101,6 +101,18 @@ def test_measured_costs_correct_the_constraint_quickly_one_way_and_slowly_the_ot
     np.testing.assert_allclose(after.cost_bias[0], expected, rtol=1e-4)
 
 
+def test_the_first_measured_cost_is_no_jump_whenever_it_comes():
+    config = make_config(ccpo)
+    state = make_state(ccpo, config, PROBLEM)._replace(updates=jnp.int32(1))
+    first = make_experience(PROBLEM)
+    assert measured_costs(PROBLEM, first.statistics)[0].min() > 0
+    state, _ = ccpo.observe(config, PROBLEM, state, first)
+    np.testing.assert_array_equal(state.cost_variance, 0.0)
+    twice = first._replace(statistics=first.statistics._replace(cost=2.0 * first.statistics.cost))
+    state, _ = ccpo.observe(config, PROBLEM, state, twice)
+    assert state.cost_variance.min() > 0
+
+
 def test_cost_beyond_the_threshold_in_a_single_state_counts_more():
     config = make_config(ccpo, state_price=2.0, horizon="finite", discount=1.0)
     unit = model.horizons(config, PROBLEM)["cost"].q_threshold(PROBLEM.threshold_range[1])

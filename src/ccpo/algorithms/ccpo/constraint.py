@@ -41,7 +41,8 @@ def feed_back(config: Config, problem: Problem, state: State, experience: Experi
     rate = config.feedback_rate * jnp.where(change > 0, config.trust_share, 1.0)
     bias = state.cost_bias + jnp.where(known, rate, 0.0) * change
     # Half the squared difference of successive measurements: a variance that a drifting mean does not inflate.
-    jump = 0.5 * (measured - state.cost_measured) ** 2 * jnp.maximum(count, 1.0)
+    before = jnp.where(jnp.isnan(state.cost_measured), measured, state.cost_measured)
+    jump = 0.5 * (measured - before) ** 2 * jnp.maximum(count, 1.0)
     variance = state.cost_variance + jnp.where(known, SPREAD_RATE, 0.0) * (jump - state.cost_variance)
     measured = jnp.where(count > 0, measured, state.cost_measured)
     state = state._replace(cost_bias=bias, cost_measured=measured, cost_variance=variance)

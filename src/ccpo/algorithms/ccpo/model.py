@@ -32,7 +32,8 @@ class State(NamedTuple):
     """By behaviour threshold: predicted minus measured episodic cost."""
     cost_measured: Array
     cost_variance: Array
-    """By behaviour threshold: the latest measured episodic cost, and the running variance around its slow drift."""
+    """By behaviour threshold: the latest measured episodic cost, NaN before the first, and the running variance around
+    its slow drift."""
     updates: Array
     key: Array
 
@@ -68,7 +69,7 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         reward_unit=jnp.ones(()),
         cost_level=jnp.zeros(config.knots),
         cost_bias=per_threshold,
-        cost_measured=per_threshold,
+        cost_measured=jnp.full_like(per_threshold, jnp.nan),
         cost_variance=per_threshold,
         updates=jnp.zeros((), jnp.int32),
         key=key,
