@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 .PHONY: demo test test-long check bench clean
 
 demo: $(STAMP)  ## train an agent, evaluate it at all thresholds, print the table and the picture's place
-	$(BIN)/ccpo train --task BallCircle --preset demo --out runs/demo --evaluate
+	$(BIN)/ccpo train --task BallCircle --preset demo --evaluate
 
 test: $(STAMP)  ## what decides whether a change lands
 	$(BIN)/pytest -n 2 -m "not long"
