@@ -53,7 +53,7 @@ def test_the_step_after_a_burst_is_no_burst():
 
 
 def test_trust_regions_shrink_over_the_run():
-    """Decayed by half at the end, bounds act as half the bounds do, on the multipliers and in what KL is compared with."""
+    """Decayed by half at the end, bounds act as half the bounds do, on multipliers and in what KL is compared with."""
     halved = {"mstep_kl_mean_bound": 0.005, "mstep_kl_std_bound": 0.0005}
     experience = make_experience(PROBLEM)._replace(progress=jnp.float32(1.0))
     after, over_bounds = [], []
