@@ -182,8 +182,8 @@ def test_a_combination_is_made_of_its_members(tmp_path):
     described = [json.loads(path.with_suffix(".json").read_text("utf-8")) for path in published]
     assert "--behaviour-thresholds 40" in described[1]["command"]
     assert "--steps 80, for T in 20, 40; ccpo combine" in described[2]["command"]
-    assert "--set hidden=8,8" in described[2]["command"]
-    assert described[2]["config"]["hidden"] == [8, 8]
+    assert "--set hidden=4,4" in described[2]["command"]
+    assert described[2]["config"]["hidden"] == [4, 4]
     assert [run["steps"] for run in described] == [80, 80, 160]
     seconds = [run["wall_seconds"] for run in described]
     assert seconds[2] == pytest.approx(seconds[0] + seconds[1], abs=0.11)
