@@ -4,14 +4,12 @@ What counts is what the definition of an update (`benchmarks.sizes`) needs:
 
 | piece | products |
 |---|---|
-| critics | ψ and z of both critics on the batch, forwards and backwards |
-| targets | the actor on the batch, ψ of both target critics on batch × target actions, z, forwards |
-| E-step | ψ of both critics on states × K actions, z, and ψᵀz for all |
-| sampling | the actor on each state under each threshold that shares it, forwards |
-| M-step | the actor on the (state, threshold) pairs, forwards and backwards |
+| critics | ψ and z of both critics and V̄ on the batch, forwards and backwards |
+| targets | the actor, ψ and z of both target critics and, in a closed loop, V̄ on the batch, forwards |
+| E-step | the actor on the pairs, ψ of both critics on pairs × K actions, z, and ψᵀz for all, forwards |
+| M-step | the actor on the pairs, forwards and backwards |
 
-With several actions, observations go through the first layer of ψ once; a body that both critics share is there once.
-The running level of cost, which the update also computes, is not in it: it could be had without products.
+With several actions, observations go through the first layer of ψ once.
 """
 
 import time
@@ -24,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ccpo.algorithms import ccpo
+from ccpo.algorithms.ccpo import model
 from ccpo.types import Problem
 
 
@@ -57,37 +56,25 @@ def backwards(rows: int, sizes: Sizes) -> list[Product]:
 
 def products(config: ccpo.Config, problem: Problem) -> dict[str, list[Product]]:
     """All matrix products of one update: those of the critics and those of the policy's E- and M-step."""
-    observation, action = problem.spec.observation_size, problem.spec.action_size
-    actor = (observation + 1, *config.hidden, 2 * action)
-    feature = (observation + action, *config.hidden, config.features)
-    embedding = (1, config.embedding_hidden, config.features)
-    pools = config.conditions // config.sharing
-    states = pools * config.states
-    batch = config.batch
+    critic_inputs = problem.spec.observation_size + int(config.horizon == "finite")
+    action, condition = problem.spec.action_size, 2 if problem.closed else 1
+    actor = (problem.spec.observation_size + condition + int(problem.closed), *config.hidden, 2 * action)
+    feature = (critic_inputs + action, *config.hidden, config.features)
+    embedding = (condition, model.EMBEDDING_HIDDEN, config.features)
+    mean_value = (condition + 1, model.EMBEDDING_HIDDEN, model.EMBEDDING_HIDDEN, 1)
+    batch, pairs, count = config.batch, config.states, config.states * config.action_samples
 
-    def features(rows: int, actions: int = 1) -> list[Product]:
-        """ψ of both critics, forwards; observations go through the first layer once for all actions."""
-        count, first, body, head = rows * actions, config.hidden[0], feature[1:-1], feature[-2:]
-        inputs = [*forwards(rows, (observation, first)), *forwards(count, (action, first))]
-        hidden = [*(inputs if actions > 1 else forwards(rows, feature[:2])), *forwards(count, body)]
-        return (1 if config.shared_body else 2) * hidden + 2 * forwards(count, head)
+    def both_ways(rows: int, sizes: Sizes) -> list[Product]:
+        return forwards(rows, sizes) + backwards(rows, sizes)
 
-    def gradients(rows: int) -> list[Product]:
-        """ψ of both critics, backwards."""
-        if not config.shared_body:
-            return 2 * backwards(rows, feature)
-        return backwards(rows, feature[:-1]) + 2 * backwards(rows, feature[-3:])[1:]
-
-    critics = features(batch) + gradients(batch) + 2 * (forwards(batch, embedding) + backwards(batch, embedding))
-    targets = features(batch, config.target_samples) + 2 * forwards(batch, embedding)
-    reading = Product((config.states * config.action_samples, config.features), (config.features, config.sharing))
-    estep = features(states, config.action_samples) + 2 * [*forwards(config.conditions, embedding), *pools * [reading]]
-    sampling = forwards(config.conditions * config.states, actor)
-    mstep = forwards(states, actor) + backwards(states, actor)
-    return {
-        "critics": critics + forwards(batch, actor) + targets,
-        "policy": estep + sampling + mstep,
-    }
+    critics = 2 * (both_ways(batch, feature) + both_ways(batch, embedding)) + both_ways(batch, mean_value)
+    targets = forwards(batch, actor) + 2 * (forwards(batch, feature) + forwards(batch, embedding))
+    targets += forwards(batch, mean_value) if problem.closed else []
+    first = config.hidden[0]
+    features = forwards(pairs, (critic_inputs, first)) + forwards(count, (action, first)) + forwards(count, feature[1:])
+    reading = Product((count, config.features), (config.features, 1))
+    estep = forwards(pairs, actor) + 2 * [*features, *forwards(pairs, embedding), reading]
+    return {"critics": critics + targets, "policy": estep + both_ways(pairs, actor)}
 
 
 def floor(wanted: Sequence[Product], *, repetitions: int) -> Callable[[], float]:

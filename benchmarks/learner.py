@@ -1,15 +1,12 @@
 """The learner by itself: an update and its pieces against their floors, and over the number of thresholds."""
 
 from collections.abc import Iterator
-from typing import Any
-
-import jax
 
 from benchmarks.floor import Product, floor, products
 from benchmarks.rows import Row, ratio_row, take_turns, value_row
-from benchmarks.sizes import PROBLEM, ROLLOUT, learner, piece, update_settings
+from benchmarks.sizes import OPEN, PROBLEM, ROLLOUT, learner, piece, update_settings
 from ccpo.algorithms import ccpo
-from ccpo.algorithms.ccpo import inference, sampling, values
+from ccpo.algorithms.ccpo import inference, values
 
 UPDATES = 60
 """Long enough to time, short enough to take turns."""
@@ -18,8 +15,8 @@ THRESHOLDS = (1, 4, 16, 64)
 REPEATS = 7
 
 
-def config(thresholds: int, **settings: Any) -> ccpo.Config:
-    return ccpo.Config(updates_per_step=UPDATES_PER_STEP, **(update_settings(thresholds) | settings))
+def config(thresholds: int = 1) -> ccpo.Config:
+    return ccpo.Config(updates_per_step=UPDATES_PER_STEP, **update_settings(thresholds))
 
 
 def _critics(config, problem, state, experience, key):
@@ -27,23 +24,21 @@ def _critics(config, problem, state, experience, key):
 
 
 def _policy(config, problem, state, experience, key):
-    draw_key, policy_key = jax.random.split(key)
-    conditions = sampling.draw_conditions(config, problem, experience, draw_key)
-    return inference.update_policy(config, problem, state, experience, conditions, policy_key)[0]
+    return inference.update_policy(config, problem, state, experience, key)[0]
 
 
 def measure_update(thresholds: int = 8) -> Iterator[Row]:
-    """Update time : floor, both in this process; the same for its two large pieces alone, and for unshared critics."""
-    settings, apart = config(thresholds), config(thresholds, shared_body=False)
+    """Update time : floor, both in this process; the same for its two large pieces alone, and for the open loop."""
+    settings, of_open = config(), config(thresholds)
     pieces = products(settings, PROBLEM)
-    what = f"update time : its floor, {thresholds} thresholds"
-    whole = (what, learner(settings), _together(pieces), 1.4)
-    unshared = (f"{what}, critics with a body each", learner(apart), _together(products(apart, PROBLEM)), None)
+    whole = ("update time : its floor", learner(settings), _together(pieces), 1.4)
+    what = f"update time : its floor, open loop with {thresholds} thresholds"
+    opened = (what, learner(of_open, OPEN), _together(products(of_open, OPEN)), 1.4)
     alone = [
         (f"{name} alone : {their} floor", piece(settings, body, repetitions=UPDATES), pieces[name], None)
         for name, body, their in (("critics", _critics, "their"), ("policy", _policy, "its"))
     ]
-    for what, ours, wanted, bar in (whole, *alone, unshared):
+    for what, ours, wanted, bar in (whole, *alone, opened):
         took, bound = take_turns(
             _milliseconds(ours), _milliseconds(floor(wanted, repetitions=UPDATES)), repeats=REPEATS
         )
@@ -57,8 +52,8 @@ def _together(pieces: dict[str, list[Product]]) -> list[Product]:
 
 
 def measure_thresholds() -> Iterator[Row]:
-    """Update time with several numbers of thresholds, states and pairs staying the same in number."""
-    sides = [_milliseconds(learner(config(count))) for count in THRESHOLDS]
+    """Update time of the open loop with several numbers of thresholds, pairs staying the same in number."""
+    sides = [_milliseconds(learner(config(count), OPEN)) for count in THRESHOLDS]
     samples = dict(zip(THRESHOLDS, take_turns(*sides, repeats=REPEATS), strict=True))
     fewest, most = THRESHOLDS[0], THRESHOLDS[-1]
     for count in THRESHOLDS:
@@ -69,8 +64,8 @@ def measure_thresholds() -> Iterator[Row]:
 
 def measure_seeds(seeds: int = 4) -> Iterator[Row]:
     """Several seeds in one program against as many alone, with networks as defined and with small ones."""
-    small = {"hidden": (32, 32), "batch": 32, "conditions": 4, "states": 8, "action_samples": 4}
-    for name, settings in (("defined sizes", update_settings(4)), ("small networks", small)):
+    small = {"hidden": (32, 32), "batch": 32, "states": 32, "action_samples": 4}
+    for name, settings in (("defined sizes", update_settings()), ("small networks", small)):
         each = ccpo.Config(updates_per_step=UPDATES_PER_STEP, **settings)
         alone, together = take_turns(
             _milliseconds(learner(each)), _milliseconds(learner(each, seeds=seeds)), repeats=REPEATS

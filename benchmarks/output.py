@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benchmarks.rows import Row
 from benchmarks.running import Outcome
-from ccpo.runs import versions
+from ccpo.runs import processor, versions
 
 HEADERS = ("part", "what", "first", "second", "result", "quartiles", "bar", "")
 NUMBERS = ("first", "second", "result", "quartiles", "bar")
@@ -61,13 +61,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on besides the code."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
-    # Rented machines hide behind one model name; these numbers tell generations apart.
-    numbers = ", ".join(f"{name} {told[name]}" for name in ("cpu family", "model", "stepping") if name in told)
     return {
-        "processor": f"{told['model name']} ({numbers})" if "model name" in told else platform.processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,

@@ -21,13 +21,22 @@ import numpy as np
 from benchmarks.learner import config
 from benchmarks.peers import ON_POLICY_EPISODES
 from benchmarks.rows import Row, take_turns, value_row
-from benchmarks.sizes import BATCH, HIDDEN, PROBLEM, ROLLOUT, learn_and_material, learner, made_up_rollout
+from benchmarks.sizes import (
+    BATCH,
+    HIDDEN,
+    PROBLEM,
+    ROLLOUT,
+    learn_and_material,
+    learner,
+    made_up_rollout,
+    made_up_statistics,
+)
 from ccpo import replay as replays
 from ccpo.algorithms import trpo_lag
 from ccpo.envs.registry import resolve
 from ccpo.envs.workers import Collector, Order
 from ccpo.maths import onpolicy
-from ccpo.types import Experience, LaneStatistics, Problem
+from ccpo.types import Experience, Problem
 
 PRODUCTS, RANDOM_NUMBERS, LOOPS, COPIES, ELEMENTWISE = KINDS = (
     "matrix products, with what is fused into them",
@@ -41,9 +50,9 @@ REPEATS = 3
 
 def measure() -> Iterator[Row]:
     """Shares of an update by kind of operation, then microseconds of TRPO-Lag a step of training."""
-    learn, material = learn_and_material(config(8), PROBLEM)
+    learn, material = learn_and_material(config(), PROBLEM)
     kinds = kinds_of_operations(learn.lower(*material).compile().as_text())
-    update = learner(config(8))
+    update = learner(config())
     update()
     samples = [_shares(update, kinds) for _ in range(REPEATS)]
     for kind in KINDS:
@@ -159,7 +168,7 @@ def _collecting(factory: Any, settings: trpo_lag.Config, problem: Problem) -> Ca
 
 def _update_pieces(settings: trpo_lag.Config, problem: Problem) -> dict[str, Callable[[], float]]:
     state = trpo_lag.init(settings, problem, jax.random.key(0))
-    statistics = LaneStatistics(*(np.full(problem.lanes, x, np.float32) for x in (1.0, 30.0)))
+    statistics = made_up_statistics(problem)
     replay = replays.init(problem.spec, slots=ROLLOUT, lanes=problem.lanes)
     experience = Experience(made_up_rollout(problem), statistics, replay, np.float32(0.5))
     observe = jax.jit(lambda state: onpolicy.observe(settings, problem, state, experience)[:2])

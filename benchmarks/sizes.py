@@ -1,12 +1,13 @@
 """What "an update" means in every comparison, and a learner of that size with made-up experience.
 
-An update: 256 transitions for the critics, 256 states × K 16 actions for the E-step with at least 64 states for each
-threshold, 256 (state, threshold) pairs in the M-step, networks of 128 × 128, which the critics share but for their
-last layers.
+An update: 256 transitions for the critics, 256 pairs of a state and a condition for E- and M-step, K 16 actions in each
+of them, networks of 128 × 128. In a closed loop every pair has a budget of its own; in an open one they belong to
+a number of thresholds.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,6 @@ from ccpo.types import EnvSpec, Experience, LaneStatistics, Problem, Transition
 
 BATCH = 256
 STATES = 256
-STATES_EACH = 64
-"""The fewest states that the E-step of a threshold sees."""
 ACTION_SAMPLES = 16
 HIDDEN = (128, 128)
 UPDATES_PER_STEP = 0.2
@@ -35,20 +34,19 @@ PROBLEM = Problem(
     threshold_range=(10.0, 70.0),
     lanes_per_threshold=2,
     deployed_lanes=1,
+    closed=True,
 )
+OPEN = replace(PROBLEM, closed=False)
 
 
-def update_settings(thresholds: int) -> dict[str, Any]:
-    """CCPO's settings for an update of the defined size; thresholds that cannot have states of their own share them."""
-    states = max(STATES_EACH, STATES // thresholds)
+def update_settings(thresholds: int = 1) -> dict[str, Any]:
+    """CCPO's settings for an update of the defined size, in an open loop with so many thresholds."""
     return {
         "batch": BATCH,
         "conditions": thresholds,
-        "states": states,
-        "sharing": max(1, thresholds * states // STATES),
+        "states": STATES,
         "action_samples": ACTION_SAMPLES,
         "hidden": HIDDEN,
-        "shared_body": True,
     }
 
 
@@ -106,9 +104,14 @@ def _material(config: ccpo.Config, problem: Problem) -> tuple:
         compiled_init(find_algorithm("ccpo"), config, problem)(jax.random.key(0)),
         replays.init(problem.spec, slots=10 * ROLLOUT, lanes=problem.lanes),
         made_up_rollout(problem),
-        LaneStatistics(*(np.full(problem.lanes, x, np.float32) for x in (1.0, 30.0))),
+        made_up_statistics(problem),
         np.float32(0.9),
     )
+
+
+def made_up_statistics(problem: Problem) -> LaneStatistics:
+    """An episode of cost 30 in every lane."""
+    return LaneStatistics(np.ones(problem.lanes, np.float32), np.full((problem.lanes, 1), 30.0, np.float32))
 
 
 def made_up_rollout(problem: Problem) -> Transition:
@@ -122,10 +125,11 @@ def made_up_rollout(problem: Problem) -> Transition:
         obs=normal(*rows, spec.observation_size),
         action=normal(*rows, spec.action_size),
         reward=normal(*rows),
-        cost=(normal(*rows) > 1.0).astype(np.float32),
+        cost=(normal(*rows, 1) > 1.0).astype(np.float32),
         next_obs=normal(*rows, spec.observation_size),
         terminated=np.zeros(rows, bool),
         truncated=np.zeros(rows, bool),
-        threshold=np.broadcast_to(problem.lane_thresholds, rows).astype(np.float32),
+        threshold=np.broadcast_to(problem.lane_thresholds, (*rows, 1)).astype(np.float32),
+        spent=np.abs(10.0 * normal(*rows, 1)),
         time_to_go=np.full(rows, spec.episode_length, np.float32),
     )

@@ -8,7 +8,8 @@ from ccpo import agent, config
 from ccpo.algorithms import find_algorithm
 from ccpo.envs.registry import resolve
 from ccpo.runs import Run
-from ccpo.training import LoopConfig, Trainer
+from ccpo.schedule import LoopConfig
+from ccpo.training import Trainer
 from ccpo.types import EnvSpec
 
 TINY: dict[str, Any] = {
@@ -16,21 +17,16 @@ TINY: dict[str, Any] = {
     "rollout_length": 20,
     "warmup_steps": 240,
     "checkpoint_every": 240,
-    "choice_share": 0.5,
     "replay_steps": 1200,
     "hidden": (8, 8),
     "features": 4,
-    "embedding_hidden": 4,
     "batch": 16,
     "conditions": 3,
-    "states": 4,
+    "states": 12,
     "action_samples": 4,
     "updates_per_step": 0.05,
     "refresh_updates": 3,
-    "feedback_rate": 0.1,
     "average_rate": 0.1,
-    "violation_margin": 1.0,
-    "normalise_observations": True,
 }
 TASK = "BalanceBudget-T20"
 

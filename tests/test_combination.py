@@ -13,19 +13,19 @@ MEMBERS = np.array([20.0, 40.0, 60.0], np.float32)
 SPEC = EnvSpec("StaticBudget-T20", 2, (-1.0,), (1.0,), 20)
 
 
-def constant_policy(threshold, action, *, algorithm="ppo_lag", spec=SPEC, conditioned=False):
+def constant_policy(threshold, action, *, algorithm="ppo_lag", spec=SPEC, condition="none"):
     """A policy whose mean action is the same everywhere, with a scale of 0.1."""
-    size = spec.observation_size
+    size, config = spec.observation_size, NetConfig("gaussian_linear", (2.0,), (70.0,), condition)
     arrays = {
         "obs_mean": np.zeros(size),
         "obs_std": np.ones(size),
-        "layers.0.weight": np.zeros((size + conditioned, 1)),
+        "layers.0.weight": np.zeros((size + config.condition_size, 1)),
         "layers.0.bias": np.array([action]),
         "log_std": np.log([0.1]),
     }
     return Policy.create(
         arrays,
-        NetConfig("gaussian_linear", 2.0, 70.0, conditioned=conditioned),
+        config,
         spec,
         algorithm=algorithm,
         behaviour_thresholds=[threshold],
@@ -70,12 +70,23 @@ def test_actions_are_combined_and_clipped(combined):
     assert combined.act(np.zeros(2), 40.0) == pytest.approx(0.5)
     steep = combine([constant_policy(20.0, -1.0), constant_policy(40.0, 0.9)])
     assert combined.act(np.zeros(2), 40.0).shape == steep.act(np.zeros(2), 70.0).shape
-    assert steep.net.mean(np.zeros(2, np.float32), np.float32(70.0)) == 1.0
+    assert steep.net.mean(np.zeros(2, np.float32), np.float32([70.0]), np.float32(1.0)) == 1.0
+
+
+def test_it_acts_open_loop(combined):
+    assert not combined.closed_loop
+    assert combined.net.config.condition == "threshold"
+    episode = combined.episode(30.0)
+    before = episode.act(np.zeros(2))
+    episode.pay(25.0)
+    assert episode.act(np.zeros(2)) == before == pytest.approx(0.3)
+    episode.threshold = 50.0
+    assert episode.act(np.zeros(2)) == pytest.approx(0.55)
 
 
 def test_samples_share_their_noise(combined):
     obs, noise = np.zeros((4, 2), np.float32), np.full((4, 1), 2.0, np.float32)
-    sample = combined.net.sample(obs, np.float32(30.0), noise)
+    sample = combined.net.sample(obs, np.full((4, 1), 30.0, np.float32), np.float32(1.0), noise)
     np.testing.assert_allclose(sample, np.full((4, 1), 0.3 + 0.2), atol=1e-6)
 
 
@@ -97,7 +108,7 @@ def test_arrays_that_do_not_make_the_members_are_refused(combined):
         Policy({**arrays, "member.1.obs_std": np.zeros(2)}, combined.manifest)
     for members in ((20.0,), (40.0, 20.0), (-1.0, 20.0), "20,40"):
         with pytest.raises(ConfigError, match="members"):
-            NetConfig("gaussian_linear", 2.0, 70.0, members=members)
+            NetConfig("gaussian_linear", (2.0,), (70.0,), "threshold", members=members)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +117,8 @@ def test_arrays_that_do_not_make_the_members_are_refused(combined):
         ([constant_policy(20.0, 0.1)], "thresholds are 20; combine two or more"),
         ([constant_policy(20.0, 0.1)] * 2, "thresholds are 20, 20; combine two or more that all differ"),
         ([constant_policy(20.0, 0.1), constant_policy(40.0, 0.1, algorithm="trpo_lag")], "differ in their algorithm"),
-        ([constant_policy(20.0, 0.1), constant_policy(40.0, 0.1, conditioned=True)], "sees its threshold already"),
+        ([constant_policy(20.0, 0.1), constant_policy(40.0, 0.1, condition="threshold")], "sees its threshold already"),
+        ([constant_policy(20.0, 0.1), constant_policy(40.0, 0.1, condition="budget")], "sees its threshold already"),
         (
             [constant_policy(20.0, 0.1), constant_policy(40.0, 0.1, spec=EnvSpec("Other", 2, (-1.0,), (1.0,), 20))],
             "differ in their environment",

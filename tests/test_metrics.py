@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from ccpo.errors import FormatError
 from ccpo.metrics import (
     COLUMNS,
     GRIDS,
+    GROUPS,
+    METRICS,
     EpisodeTable,
+    best_constant,
     bootstrap_interval,
     estimate,
     grids,
@@ -22,6 +26,7 @@ from ccpo.metrics import (
     largest_inversion,
     per_threshold,
     summarise,
+    threshold_groups,
     violation,
 )
 
@@ -84,6 +89,123 @@ def test_summary_equals_the_slow_version(grid):
         assert summary.metrics[name].std == pytest.approx(np.std(by_seed, ddof=1))
     assert (summary.thresholds, summary.seeds) == (int(grid), 3)
     assert summary.episodes == int(grid) * 3 * 4
+
+
+def slow_constant(rows, seed, grid, own_cv):
+    """R and CV of the best setting that is used for every threshold of the grid."""
+    candidates = []
+    for setting in GRIDS["13"]:
+        of_setting = [row for row in rows if row["seed"] == seed and row["threshold"] == setting]
+        cv = mean(mean(max(0.0, row["cost"] - threshold) for row in of_setting) for threshold in grid)
+        candidates.append((mean(row["reward"] for row in of_setting), cv))
+    allowed = [candidate for candidate in candidates if candidate[1] <= own_cv]
+    return max(allowed) if allowed else min(candidates, key=lambda candidate: candidate[1])
+
+
+@pytest.mark.parametrize("grid", ["13", "7"])
+def test_the_dials_numbers_equal_the_slow_version(grid):
+    table, rows = make_table()
+    (summary,) = [s for s in summarise(table, BEHAVIOUR) if s.grid == grid]
+    thresholds = GRIDS[grid]
+
+    def ratio(row):
+        return row["cost"] / row["threshold"]
+
+    def distance(row):
+        return abs(row["cost"] - row["threshold"]) / row["threshold"]
+
+    seeds = range(3)
+    own = [slow_average(rows, s, thresholds, lambda row: max(0.0, row["cost"] - row["threshold"])) for s in seeds]
+    constants = [slow_constant(rows, seed, thresholds, own[seed]) for seed in seeds]
+    expected = {
+        "use": [slow_average(rows, seed, thresholds, ratio) for seed in seeds],
+        "worst": [max(slow_average(rows, seed, [threshold], ratio) for threshold in thresholds) for seed in seeds],
+        "tracking": [slow_average(rows, seed, thresholds, distance) for seed in seeds],
+        "constant R": [reward for reward, _ in constants],
+        "constant CV": [cv for _, cv in constants],
+    }
+    for name, by_seed in expected.items():
+        assert summary[name].mean == pytest.approx(mean(by_seed))
+        assert summary[name].std == pytest.approx(np.std(by_seed, ddof=1))
+
+
+def test_groups_of_thresholds_have_numbers_of_their_own():
+    table, rows = make_table()
+    summary = summarise(table, BEHAVIOUR)[0]
+    groups = {
+        "behaviour": [20, 40, 60],
+        "interpolated": [25, 30, 35, 45, 50, 55],
+        "extrapolated": [10, 15, 65, 70],
+    }
+    assert tuple(groups) == GROUPS
+    for group, thresholds in groups.items():
+        for name, value in (
+            ("R", lambda row: row["reward"]),
+            ("CV", lambda row: max(0.0, row["cost"] - row["threshold"])),
+            ("use", lambda row: row["cost"] / row["threshold"]),
+        ):
+            by_seed = [slow_average(rows, seed, thresholds, value) for seed in range(3)]
+            assert summary[f"{name} {group}"].mean == pytest.approx(mean(by_seed))
+    shown = {row.threshold: row.group for row in per_threshold(table, BEHAVIOUR)}
+    assert shown == {threshold: group for group, of_group in groups.items() for threshold in of_group}
+
+
+def test_without_behaviour_thresholds_every_threshold_lies_beyond():
+    assert threshold_groups(np.array([10.0, 20.0]), []).tolist() == ["extrapolated"] * 2
+
+
+def test_the_best_constant_earns_most_of_those_that_violate_no_more_than_the_dial():
+    reward = np.array([[1.0, 2.0, 3.0, 4.0]] * 3)
+    constant_cv = np.array([[0.0, 0.5, 0.5, 2.0]] * 3)
+    own_cv = np.array([0.5, 9.0, 0.0])
+    assert best_constant(reward, constant_cv, own_cv)[:, 0].tolist() == [2, 3, 0]
+
+
+def test_if_every_constant_violates_more_it_is_the_one_that_violates_least():
+    reward, constant_cv = np.array([[9.0, 1.0, 2.0]]), np.array([[3.0, 1.0, 1.0]])
+    assert best_constant(reward, constant_cv, np.array([0.5])).tolist() == [[2]]
+
+
+def test_a_dial_without_effect_is_its_own_best_constant():
+    rows = [
+        dict(zip(COLUMNS, ("T", "a", 0, float(threshold), 0, 5.0, 12.0, 1), strict=True)) for threshold in (10, 20, 30)
+    ]
+    summary = summarise(EpisodeTable.from_rows(rows), [20])[0]
+    assert (summary["constant R"].mean, summary["constant CV"].mean) == (summary["R"].mean, summary["CV"].mean)
+    assert summary["use"].mean == pytest.approx((1.2 + 0.6 + 0.4) / 3)
+    assert summary["worst"].mean == 1.2
+
+
+def test_a_threshold_of_zero_is_left_out_of_the_ratios():
+    rows = [
+        dict(zip(COLUMNS, ("T", "a", 0, threshold, 0, 1.0, cost, 1), strict=True))
+        for threshold, cost in ((0.0, 3.0), (10.0, 8.0))
+    ]
+    table = EpisodeTable.from_rows(rows)
+    summary = summarise(table, [10])[0]
+    assert [summary[name].mean for name in ("use", "worst", "CV")] == [0.8, 0.8, 1.5]
+    assert summary["tracking"].mean == pytest.approx(0.2)
+    assert math.isnan(summary["use extrapolated"].mean)
+    assert summary["CV extrapolated"].mean == 3.0
+    zero, ten = per_threshold(table, [10])
+    assert math.isnan(zero.use)
+    assert math.isnan(zero.tracking)
+    assert (ten.use, ten.tracking) == (0.8, 0.2)
+    (only,) = summarise(table.select(table.threshold == 0), [10])
+    assert all(math.isnan(only[name].mean) for name in ("use", "worst", "tracking"))
+
+
+def test_every_metric_is_there_and_explained():
+    table, _ = make_table(thresholds=(10.0, 20.0))
+    (summary,) = summarise(table, BEHAVIOUR)
+    assert tuple(summary.metrics) == METRICS
+    assert math.isnan(summary["not measured"].mean)
+    page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text("utf-8")
+    for name in METRICS:
+        whole = name.removesuffix(" error")
+        for group in GROUPS:
+            whole = whole.removesuffix(f" {group}")
+        assert f"`{whole}`" in page
 
 
 def test_unequal_numbers_of_episodes_weigh_thresholds_equally():

@@ -13,7 +13,8 @@ def rollout(start):
     time = np.arange(start, start + STEPS, dtype=np.float32)[:, None] * 100 + np.arange(LANES, dtype=np.float32)
     flags = np.zeros((STEPS, LANES), bool)
     wide = np.repeat(time[..., None], 2, axis=-1)
-    return Transition(wide, time[..., None], time, time, wide + 100, flags, flags, time, time)
+    one = time[..., None]
+    return Transition(wide, one, time, one, wide + 100, flags, flags, threshold=one, spent=one, time_to_go=time)
 
 
 def filled(count):
@@ -32,6 +33,8 @@ def test_windows_are_consecutive_steps_of_one_lane_and_only_of_what_is_stored(ke
         assert time.min() == oldest
         assert time.max() == count * STEPS - 1
         np.testing.assert_array_equal(window.next_obs[..., 0], window.reward + 100)
+        for part in (window.cost, window.threshold, window.spent):
+            np.testing.assert_array_equal(part[..., 0], window.reward)
 
 
 def test_recent_steps_are_of_the_lane_asked_for_and_new(key):

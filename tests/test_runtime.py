@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 import timeit
 import warnings
 from itertools import pairwise
@@ -23,7 +24,7 @@ from ccpo.errors import (
     ThresholdError,
     ThresholdWarning,
 )
-from ccpo.runtime import Budget, NetConfig, Policy, PolicyNet
+from ccpo.runtime import NetConfig, Policy, PolicyEpisode, PolicyNet
 from ccpo.types import EnvSpec
 from helpers import scaled
 
@@ -32,10 +33,15 @@ DISTRIBUTIONS = ["gaussian", "gaussian_linear", "squashed", "deterministic"]
 ENV = EnvSpec("Toy", OBS, (-1.0, 0.0), (3.0, 0.5), 100)
 
 
-def make_arrays(distribution="gaussian", conditioned=True, hidden=(7, 6), seed=0):
+CONDITIONS = ["none", "threshold", "budget"]
+SEEN = {"none": 0, "threshold": 1, "budget": 3}
+"""Numbers besides the observation."""
+
+
+def make_arrays(distribution="gaussian", condition="budget", hidden=(7, 6), seed=0):
     rng = np.random.default_rng(seed)
     outputs = ACT * (2 if distribution in ("gaussian", "squashed") else 1)
-    sizes = [OBS + conditioned, *hidden, outputs]
+    sizes = [OBS + SEEN[condition], *hidden, outputs]
     arrays = {"obs_mean": rng.normal(size=OBS), "obs_std": rng.uniform(0.5, 2.0, OBS)}
     for i, (n, m) in enumerate(pairwise(sizes)):
         arrays[f"layers.{i}.weight"] = rng.normal(size=(n, m))
@@ -45,10 +51,17 @@ def make_arrays(distribution="gaussian", conditioned=True, hidden=(7, 6), seed=0
     return {name: array.astype(np.float32) for name, array in arrays.items()}
 
 
-def make_policy(distribution="gaussian", calibration=None, hidden=(7, 6), **settings):
-    config = NetConfig(distribution, 10, 70, **settings)
+def make_config(distribution="gaussian", condition="budget", **settings):
+    return NetConfig(distribution, (10.0,), (70.0,), condition, **settings)
+
+
+NET = {"distribution": "gaussian", "threshold_low": [10.0], "threshold_high": [70.0], "condition": "budget"}
+
+
+def make_policy(distribution="gaussian", condition="budget", *, calibration=None, hidden=(7, 6), **settings):
+    config = make_config(distribution, condition, **settings)
     return Policy.create(
-        make_arrays(distribution, config.conditioned, hidden),
+        make_arrays(distribution, condition, hidden),
         config,
         ENV,
         algorithm="ccpo",
@@ -59,17 +72,15 @@ def make_policy(distribution="gaussian", calibration=None, hidden=(7, 6), **sett
     )
 
 
-def slow_action(policy, obs, threshold, noise=None):
-    """One action in policy units, element by element in float64."""
+def slow_action(policy, obs, budget, to_go=1.0, noise=None):
+    """One action in policy units, element by element in float64; open loop, `budget` is the threshold."""
     config, arrays = policy.net.config, {k: v.astype(np.float64) for k, v in policy.net.arrays.items()}
     x = [min(10.0, max(-10.0, (obs[i] - arrays["obs_mean"][i]) / arrays["obs_std"][i])) for i in range(len(obs))]
-    if config.conditioned:
-        seen = min(max(threshold, config.asked[0]), config.asked[-1]) if config.asked else threshold
-        for (a, b), (c, d) in zip(pairwise(config.asked), pairwise(config.shown), strict=True):
-            if a <= seen <= b:
-                seen = c + (seen - a) / (b - a) * (d - c)
-                break
-        x.append((seen - config.threshold_low) / config.threshold_high)
+    if config.condition == "threshold":
+        x.append((budget - config.threshold_low[0]) / config.threshold_high[0])
+    if config.condition == "budget":
+        share = min(1.2, max(-0.3, budget / config.threshold_high[0]))
+        x += [share, math.exp(-8.0 * max(share, 0.0)), to_go]
     depth = sum(name.endswith("weight") for name in arrays)
     for layer in range(depth):
         weight, bias = arrays[f"layers.{layer}.weight"], arrays[f"layers.{layer}.bias"]
@@ -92,21 +103,35 @@ def slow_action(policy, obs, threshold, noise=None):
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("conditioned", [True, False])
-@pytest.mark.parametrize("beyond", [{}, {"asked": (10.0, 20.0, 40.0, 70.0), "shown": (17.0, 20.0, 50.0, 63.0)}])
-def test_net_equals_the_slow_version(distribution, activation, conditioned, beyond):
-    settings = {"activation": activation, "conditioned": conditioned, "exploration_noise": 0.1}
-    policy = make_policy(distribution, **settings, **beyond)
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_net_equals_the_slow_version(distribution, activation, condition):
+    policy = make_policy(distribution, condition, activation=activation, exploration_noise=0.1)
     rng = np.random.default_rng(1)
     obs = rng.normal(scale=3, size=(6, OBS)).astype(np.float32)
     obs[0] *= 100  # beyond the clip of ±10
-    threshold, noise = rng.uniform(0, 80, 6).astype(np.float32), rng.normal(size=(6, ACT)).astype(np.float32)
-    mean, sample = policy.net.mean(obs, threshold), policy.net.sample(obs, threshold, noise)
+    # overspent within and beyond the clip, spent exactly, nearly, hardly, and above the range
+    budget = np.array([[-10.0], [-50.0], [0.0], [1.5], [66.0], [200.0]], np.float32)
+    to_go, noise = rng.uniform(size=6).astype(np.float32), rng.normal(size=(6, ACT)).astype(np.float32)
+    mean, sample = policy.net.mean(obs, budget, to_go), policy.net.sample(obs, budget, to_go, noise)
     assert mean.dtype == sample.dtype == np.float32
     for i in range(6):
-        np.testing.assert_allclose(mean[i], slow_action(policy, obs[i], threshold[i]), rtol=2e-4, atol=2e-4)
-        expected = slow_action(policy, obs[i], threshold[i], noise[i])
+        expected = slow_action(policy, obs[i], budget[i, 0], to_go[i])
+        np.testing.assert_allclose(mean[i], expected, rtol=2e-4, atol=2e-4)
+        expected = slow_action(policy, obs[i], budget[i, 0], to_go[i], noise[i])
         np.testing.assert_allclose(sample[i], expected, rtol=2e-4, atol=2e-4)
+
+
+def test_a_net_may_have_several_constraints():
+    """One file has one cost today; the net itself takes as many budgets as it has thresholds."""
+    config = NetConfig("deterministic", (1.0, 10.0), (5.0, 70.0), "budget")
+    assert config.condition_size == 5
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(OBS + 5, ACT)).astype(np.float32)
+    statistics = {"obs_mean": np.zeros(OBS), "obs_std": np.ones(OBS)}
+    net = PolicyNet({**statistics, "layers.0.weight": weight, "layers.0.bias": np.zeros(ACT)}, config)
+    seen = [0.4, 0.5, math.exp(-8 * 0.4), math.exp(-8 * 0.5), 0.25]
+    mean = net.mean(np.zeros((1, OBS), np.float32), np.float32([[2.0, 35.0]]), np.float32([0.25]))
+    np.testing.assert_allclose(mean[0], np.tanh(np.array(seen) @ weight[OBS:]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -115,30 +140,51 @@ def test_act_scales_to_the_box(distribution):
     obs = np.random.default_rng(2).normal(size=(4, OBS))
     low, high = np.array(ENV.action_low), np.array(ENV.action_high)
     for i in range(4):
-        unit = np.array(slow_action(policy, obs[i], 30.0))
-        action = policy.act(obs[i], 30.0)
+        unit = np.array(slow_action(policy, obs[i], 30.0 - 12.0, 1.0 - 25 / 100))
+        action = policy.act(obs[i], 30.0, spent=12.0, step=25)
         assert action.shape == (ACT,)
         assert action.dtype == np.float32
         np.testing.assert_allclose(action, low + (unit + 1) / 2 * (high - low), rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(action, scaled(ENV, policy.net.mean(obs[i], 30.0)), atol=1e-5)
+        mean = policy.net.mean(obs[i], np.float32([18.0]), np.float32(0.75))
+        np.testing.assert_allclose(action, scaled(ENV, mean), atol=1e-5)
 
 
 def test_one_and_many_observations_and_thresholds_agree():
     policy = make_policy()
     obs = np.random.default_rng(3).normal(size=(4, OBS)).astype(np.float32)
-    thresholds = np.array([10, 25, 40, 70])
-    each = np.stack([policy.act(o, t) for o, t in zip(obs, thresholds, strict=True)])
-    np.testing.assert_allclose(policy.act(obs, thresholds), each, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(policy.act(obs, 25), policy.act(obs, [25] * 4))
+    thresholds, spent, steps = np.array([10, 25, 40, 70]), [0.0, 30.0, 12.5, 3.0], [0, 99, 50, 200]
+    each = np.stack(
+        [policy.act(o, t, spent=c, step=s) for o, t, c, s in zip(obs, thresholds, spent, steps, strict=True)]
+    )
+    np.testing.assert_allclose(policy.act(obs, thresholds, spent=spent, step=steps), each, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(policy.act(obs, 25, spent=3, step=7), policy.act(obs, [25] * 4, spent=[3] * 4, step=7))
     np.testing.assert_allclose(policy.act(obs.tolist()[0], np.float32(25)), policy.act(obs[0], 25.0), atol=1e-6)
     assert policy.act(np.empty((0, OBS)), 25.0).shape == (0, ACT)
 
 
-def test_threshold_moves_a_conditioned_policy_only():
-    obs = np.zeros(OBS)
-    assert not np.allclose(make_policy().act(obs, 10.0), make_policy().act(obs, 70.0))
-    plain = make_policy(conditioned=False)
-    np.testing.assert_array_equal(plain.act(obs, 10.0), plain.act(obs, 70.0))
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_what_moves_a_policy_is_what_it_sees(condition):
+    policy, obs = make_policy(condition=condition), np.zeros(OBS)
+    assert policy.closed_loop == (condition == "budget")
+    before = policy.act(obs, 30.0)
+    assert np.array_equal(policy.act(obs, 60.0), before) == (condition == "none")
+    assert np.array_equal(policy.act(obs, 30.0, spent=20.0), before) == (condition != "budget")
+    assert np.array_equal(policy.act(obs, 30.0, step=50), before) == (condition != "budget")
+
+
+def test_only_the_budget_that_is_left_counts_and_time_ends_with_the_episode():
+    policy, obs = make_policy(), np.zeros(OBS)
+    np.testing.assert_array_equal(policy.act(obs, 30.0, spent=20.0), policy.act(obs, 10.0))
+    np.testing.assert_array_equal(policy.act(obs, 30.0, step=150), policy.act(obs, 30.0, step=ENV.episode_length))
+
+
+@pytest.mark.parametrize("name", ["spent", "step"])
+@pytest.mark.parametrize("bad", [-1, np.nan, np.inf, [1.0, -1.0], "ten", None])
+def test_impossible_accounts_are_refused(name, bad):
+    with pytest.raises(NumericalError, match=f"{name} .* finite number ≥ 0"):
+        make_policy().act(np.zeros((2, OBS)), 30.0, **{name: bad})
+    with pytest.raises(FormatError, match=rf"{name} has shape \(3,\), expected \(\) or \(2,\)"):
+        make_policy().act(np.zeros((2, OBS)), 30.0, **{name: [1, 2, 3]})
 
 
 def test_sampling_follows_the_generator_and_stays_in_the_box():
@@ -213,14 +259,18 @@ def test_calibration_takes_the_largest_request_not_above():
     np.testing.assert_array_equal(many, policy.act(np.zeros((2, OBS)), [11.0, 26.0]))
     with pytest.raises(ThresholdError, match="threshold 14 is below the smallest calibrated one; ask for 15 or more"):
         policy.act(obs, 14.0, calibrated=True)
+    spent = policy.act(obs, 40.0, spent=9.0, step=3, calibrated=True)
+    np.testing.assert_array_equal(spent, policy.act(obs, 26.0, spent=9.0, step=3))
     with pytest.raises(ThresholdError, match="ccpo calibrate"):
         make_policy().act(obs, 30.0, calibrated=True)
 
 
 def test_one_action_is_quick():
     policy, obs = make_policy(hidden=(128, 128)), np.zeros(OBS, np.float32)
-    seconds = min(timeit.repeat(lambda: policy.act(obs, 30.0), number=100, repeat=20)) / 100
-    assert seconds < 150e-6  # about 25e-6 on an idle core
+    episode = policy.episode(30.0)
+    for act in (lambda: policy.act(obs, 30.0, spent=3.0, step=7), lambda: episode.act(obs)):
+        seconds = min(timeit.repeat(act, number=100, repeat=20, timer=time.process_time)) / 100
+        assert seconds < 150e-6  # about 40e-6 on an idle core
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -365,9 +415,9 @@ def test_deep_json(tmp_path):
     refused(tmp_path / "p", "NaN is not JSON")
 
 
-def rewritten(path, arrays=None, **changes):
+def rewritten(path, arrays=None, policy=None, **changes):
     """A file whose checksum is right and whose content is not."""
-    policy = make_policy()
+    policy = policy or make_policy()
     manifest = {**policy.manifest, **changes}
     manifest = {name: value for name, value in manifest.items() if value != "drop"}
     arrays = policy.net.arrays if arrays is None else arrays
@@ -378,8 +428,9 @@ def rewritten(path, arrays=None, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "other"}, "expected \\('ccpo-policy', 2\\)"),
-        ({"format_version": 1}, "expected \\('ccpo-policy', 2\\)"),
+        ({"format": "other"}, "expected \\('ccpo-policy', 3\\)"),
+        ({"format_version": 1}, "expected \\('ccpo-policy', 3\\)"),
+        ({"format_version": 4}, "expected \\('ccpo-policy', 3\\)"),
         ({"env": "drop"}, "'env' is missing or of the wrong kind"),
         ({"env": {"task": "Toy"}}, "'env' lacks"),
         ({"env": {**vars(ENV), "extra": 1}}, "unknown \\['extra'\\]"),
@@ -388,13 +439,25 @@ def rewritten(path, arrays=None, **changes):
         ({"env": {**vars(ENV), "action_low": [-1.0]}}, "equal length"),
         ({"env": {**vars(ENV), "action_low": [-1.0, 10**400]}}, "equal length"),
         ({"env": {**vars(ENV), "action_low": [-1.0, 0.5]}}, "must be below"),
-        (
-            {"net": {"distribution": "gauss", "threshold_low": 1, "threshold_high": 2}},
-            "did you mean 'gaussian'",
-        ),
-        ({"net": {"distribution": [1], "threshold_low": 1, "threshold_high": 2}}, "is unknown"),
-        ({"net": {"distribution": "gaussian", "threshold_low": 3, "threshold_high": 2}}, "ordered"),
-        ({"net": {"distribution": "gaussian", "threshold_low": "1", "threshold_high": 2}}, "finite number"),
+        ({"env": {**vars(ENV), "costs": []}}, "names of its costs"),
+        ({"env": {**vars(ENV), "costs": "cost"}}, "names of its costs"),
+        ({"env": {**vars(ENV), "costs": [1]}}, "names of its costs"),
+        ({"env": {**vars(ENV), "costs": ["energy", "wear"]}}, "1 thresholds and the manifest's env 2 costs"),
+        ({"env": {**vars(ENV), "early_end": "maybe"}}, "early_end is 'maybe', expected one of failure, success"),
+        ({"env": {**vars(ENV), "early_end": [1]}}, "early_end is"),
+        ({"net": {**NET, "distribution": "gauss"}}, "did you mean 'gaussian'"),
+        ({"net": {**NET, "distribution": [1]}}, "is unknown"),
+        ({"net": {**NET, "condition": "budgets"}}, "did you mean 'budget'"),
+        ({"net": {**NET, "condition": True}}, "condition True is unknown"),
+        ({"net": {**NET, "condition": "threshold"}}, "'layers.0.weight' has shape"),
+        ({"net": {name: value for name, value in NET.items() if name != "condition"}}, "'net' lacks \\['condition'\\]"),
+        ({"net": {**NET, "conditioned": True}}, "unknown \\['conditioned'\\]"),
+        ({"net": {**NET, "threshold_low": [80.0]}}, "ordered"),
+        ({"net": {**NET, "threshold_low": ["10"]}}, "two lists of equal length"),
+        ({"net": {**NET, "threshold_low": 10.0}}, "two lists of equal length"),
+        ({"net": {**NET, "threshold_low": []}}, "two lists of equal length"),
+        ({"net": {**NET, "threshold_high": [70.0, 70.0]}}, "two lists of equal length"),
+        ({"net": {**NET, "threshold_high": []}}, "two lists of equal length"),
         ({"behaviour_thresholds": []}, "increasing"),
         ({"behaviour_thresholds": [20, "40"]}, "increasing"),
         ({"behaviour_thresholds": [[20], [40]]}, "increasing"),
@@ -416,7 +479,7 @@ def test_wrong_manifests(tmp_path, changes, message):
         (
             "layers.0.weight",
             np.zeros((5, 7)),
-            r"'layers.0.weight' has shape \(5, 7\), expected shape \(6, 7\)",
+            r"'layers.0.weight' has shape \(5, 7\), expected shape \(8, 7\)",
         ),
         ("layers.2.weight", np.full((6, 4), np.nan), "holds NaN"),
         ("layers.0.bias", np.zeros((7, 1)), "expected a vector"),
@@ -440,43 +503,160 @@ def test_an_odd_last_layer_is_refused():
     arrays = make_arrays()
     arrays["layers.2.weight"], arrays["layers.2.bias"] = np.zeros((6, 3)), np.zeros(3)
     with pytest.raises(FormatError, match="3 outputs, expected a mean and a scale"):
-        PolicyNet(arrays, NetConfig("gaussian", 10, 70))
-
-
-LINES = [
-    {"asked": (10.0, 70.0)},
-    {"asked": (70.0, 10.0), "shown": (10.0, 70.0)},
-    {"asked": (10.0, 70.0), "shown": (70.0, 10.0)},
-    {"asked": (10.0, 70.0), "shown": (-1.0, 10.0)},
-    {"asked": (10.0, "x"), "shown": (10.0, 70.0)},
-]
+        PolicyNet(arrays, make_config())
 
 
 def test_net_config_refuses_nonsense():
-    for settings in [{"conditioned": 1}, {"std_min": 2.0}, {"activation": "gelu"}, {"exploration_noise": -1}, *LINES]:
+    for settings in [{"condition": 1}, {"std_min": 2.0}, {"activation": "gelu"}, {"exploration_noise": -1}]:
         with pytest.raises(ConfigError):
-            NetConfig("gaussian", 10, 70, **settings)  # type: ignore[arg-type] the point of the test
+            make_config(**settings)
     with pytest.raises(ConfigError, match="ordered"):
-        NetConfig("gaussian", 0, 0)
+        NetConfig("gaussian", (0.0,), (0.0,), "budget")
+    for condition in ("none", "budget"):
+        with pytest.raises(ConfigError, match="a combination of members sees the threshold"):
+            make_config(condition=condition, members=(20.0, 40.0))
 
 
-def test_budget():
-    budget = Budget(2)
-    for cost in (1, 0.5, 0.5):
-        budget.spend(cost)
-    assert (budget.spent, budget.left, budget.exceeded) == (2.0, 0.0, False)
-    budget.spend(np.float32(1.0))
-    assert (budget.spent, budget.left, budget.exceeded) == (3.0, 0.0, True)
-    budget.reset()
-    assert (budget.threshold, budget.spent, budget.left) == (2.0, 0.0, 2.0)
-    budget.reset(5)
-    assert budget.left == 5.0
-    for bad in (-1, np.nan, np.inf, "1"):
-        with pytest.raises(NumericalError, match="finite number ≥ 0"):
-            budget.spend(bad)  # type: ignore[arg-type] the point of the test
+def format_2(policy, *, net=None, env=None):
+    """What format 2 called the same: one number for each end of the range, `conditioned`, an empty fitted dial."""
+    new_net, new_env = policy.manifest["net"], policy.manifest["env"]
+    renamed = {"conditioned": new_net["condition"] == "threshold", "asked": [], "shown": []}
+    ends = {name: new_net[name][0] for name in ("threshold_low", "threshold_high")}
+    kept = {name: value for name, value in new_net.items() if name not in ("condition", *ends)}
+    old_env = {name: value for name, value in new_env.items() if name not in ("costs", "early_end")}
+    return {
+        "format_version": 2,
+        "net": {**kept, **renamed, **ends, **(net or {})},
+        "env": {**old_env, "budget_aware": False, "budget_unit": 1.0, **(env or {})},
+    }
+
+
+@pytest.mark.parametrize("condition", ["none", "threshold"])
+def test_a_file_of_format_2_acts_as_it_did(tmp_path, condition):
+    policy = make_policy(condition=condition, calibration={"requested": [15.0], "dial": [11.0]})
+    rewritten(tmp_path / "old", policy=policy, **format_2(policy))
+    loaded = Policy.load(tmp_path / "old")
+    assert (loaded.net.config, loaded.env) == (policy.net.config, ENV)
+    assert not loaded.closed_loop
+    np.testing.assert_array_equal(loaded.act(np.ones(OBS), 33.0), policy.act(np.ones(OBS), 33.0))
+    loaded.save(tmp_path / "new")
+    again = Policy.load(tmp_path / "new")
+    assert again.manifest["format_version"] == policy_file.FORMAT_VERSION
+    assert (again.net.config, again.env) == (policy.net.config, ENV)
+
+
+def test_the_oldest_files_of_format_2_lack_what_came_later(tmp_path):
+    policy = make_policy(condition="threshold")
+    old = format_2(policy)
+    for part, names in (
+        ("net", ("asked", "shown", "conditioned", "members")),
+        ("env", ("budget_aware", "budget_unit")),
+    ):
+        old[part] = {name: value for name, value in old[part].items() if name not in names}
+    rewritten(tmp_path / "old", policy=policy, **old)
+    assert Policy.load(tmp_path / "old").net.config == policy.net.config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"net": {"asked": [10.0, 70.0], "shown": [12.0, 60.0]}}, "fitted dial .* train it again with this version"),
+        ({"net": {"shown": [12.0, 60.0]}}, "fitted dial"),
+        ({"env": {"budget_aware": True}}, "budget-aware task, which this version no longer has"),
+        ({"net": {"threshold_low": None}}, "two lists of equal length"),
+        ({"net": {"threshold_high": "70"}}, "two lists of equal length"),
+        ({"net": {"surprise": 1}}, "unknown \\['surprise'\\]"),
+    ],
+)
+def test_what_format_2_held_and_this_version_does_not_is_refused(tmp_path, changes, message):
+    policy = make_policy(condition="threshold")
+    rewritten(tmp_path / "old", policy=policy, **format_2(policy, **changes))
+    refused(tmp_path / "old", message)
+
+
+@pytest.mark.parametrize("part", ["net", "env"])
+@pytest.mark.parametrize("value", ["drop", [1], None])
+def test_a_format_2_file_without_its_parts_is_refused(tmp_path, part, value):
+    policy = make_policy(condition="threshold")
+    rewritten(tmp_path / "old", policy=policy, **{**format_2(policy), part: value})
+    refused(tmp_path / "old", "missing or of the wrong kind")
+
+
+def test_an_edited_format_2_file_is_refused(tmp_path):
+    policy, path = make_policy(condition="threshold"), tmp_path / "old"
+    rewritten(path, policy=policy, **format_2(policy))
+    path.write_bytes(path.read_bytes().replace(b'threshold_high\\":70.0', b'threshold_high\\":60.0'))
+    refused(path, "checksum does not match")
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_episode_acts_as_the_stateless_call(condition, deterministic):
+    policy, rng = make_policy(condition=condition), np.random.default_rng(4)
+    episode = policy.episode(30.0, deterministic=deterministic, rng=np.random.default_rng(0))
+    assert isinstance(episode, PolicyEpisode)
+    noise, spent = np.random.default_rng(0), 0.0
+    for step in range(5):
+        obs, cost = rng.normal(size=OBS), float(rng.uniform(8, 12))
+        expected = policy.act(obs, 30.0, spent=spent, step=step, deterministic=deterministic, rng=noise)
+        np.testing.assert_array_equal(episode.act(obs), expected)
+        episode.pay(cost)
+        spent += cost
+        assert (episode.spent, episode.steps, episode.left) == (spent, step + 1, 30.0 - spent)
+    assert episode.left < 0.0  # overspent, and it still acted
+
+
+def test_the_dial_is_turned_in_mid_episode():
+    policy, obs = make_policy(), np.zeros(OBS)
+    episode = policy.episode(30.0)
+    episode.pay(12)
+    before = episode.act(obs)
+    episode.threshold = 60
+    assert (episode.threshold, episode.spent, episode.left) == (60.0, 12.0, 48.0)
+    np.testing.assert_array_equal(episode.act(obs), policy.act(obs, 60.0, spent=12.0, step=1))
+    episode.threshold = 30.0
+    np.testing.assert_array_equal(episode.act(obs), before)
+
+
+def test_an_episode_refuses_bad_costs_and_thresholds_and_stays_as_it_was():
+    episode = make_policy().episode(30.0)
+    episode.pay(np.float32(1.5))
+    for bad in (-1, np.nan, np.inf, 1e300, "1", None, [1.0], True):
+        with pytest.raises(NumericalError, match="the cost of a step must be a finite number ≥ 0"):
+            episode.pay(bad)  # type: ignore[arg-type] the point of the test
         with pytest.raises(ThresholdError, match="cost limit ≥ 0"):
-            Budget(bad)  # type: ignore[arg-type] the point of the test
-    assert budget.spent == 0.0
+            episode.threshold = bad  # type: ignore[assignment] the point of the test
+        with pytest.raises(ThresholdError, match="cost limit ≥ 0"):
+            make_policy().episode(bad)  # type: ignore[arg-type] the point of the test
+    assert (episode.threshold, episode.spent, episode.steps) == (30.0, 1.5, 1)
+    with pytest.raises(FormatError, match="expected numbers of shape"):
+        episode.act(np.zeros(OBS + 1))
+
+
+def test_an_episode_warns_where_its_dial_is_turned_and_not_at_every_step():
+    policy = make_policy()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        episode = policy.episode(5.0)
+        episode.act(np.zeros(OBS)), episode.act(np.zeros(OBS))
+        episode.threshold = 80.0
+        episode.act(np.zeros(OBS))
+    assert [str(warning.message).split(" is")[0] for warning in caught] == ["threshold 5", "threshold 80"]
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_a_calibrated_episode_acts_under_the_setting_of_its_request():
+    policy = make_policy(calibration={"requested": [15.0, 30.0], "dial": [11.0, 26.0]})
+    episode = policy.episode(40.0, calibrated=True)
+    episode.pay(4.0)
+    np.testing.assert_array_equal(episode.act(np.zeros(OBS)), policy.act(np.zeros(OBS), 26.0, spent=4.0, step=1))
+    assert episode.left == 36.0
+    episode.threshold = 20.0
+    np.testing.assert_array_equal(episode.act(np.zeros(OBS)), policy.act(np.zeros(OBS), 11.0, spent=4.0, step=1))
+    with pytest.raises(ThresholdError, match="ask for 15 or more"):
+        episode.threshold = 14.0
+    with pytest.raises(ThresholdError, match="ccpo calibrate"):
+        make_policy().episode(40.0, calibrated=True)
 
 
 def test_needs_numpy_and_safetensors_only():

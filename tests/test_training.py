@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,12 +14,15 @@ import pytest
 
 import ccpo
 from ccpo import runs, trees
+from ccpo.algorithms import ALGORITHMS
 from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, ConfigError, FormatError, NumericalError, RunError
 from ccpo.runs import Run
 from ccpo.runtime import Policy
-from ccpo.training import Trainer, train_together
-from helpers import TASK, TINY, make_trainer
+from ccpo.schedule import LoopConfig, Schedule, make_problem
+from ccpo.training import train_together
+from ccpo.types import Acting, EnvSpec, Problem
+from helpers import TASK, TINY, make_trainer, scaled
 
 
 def assert_same(first: dict, second: dict) -> None:
@@ -174,38 +178,35 @@ def test_one_bad_seed_of_several_leaves_no_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_best_of_several_starts_goes_on_and_a_kill_changes_nothing(tmp_path, monkeypatch):
-    settings = {"starts": 2, "start_share": 0.3, "checkpoint_every": 120, "warmup_steps": 120}
-    told = []
-    whole = train(tmp_path / "whole", **settings, display=told.append).run
-    assert {progress.run_path for progress in told} == {whole.path}
-    assert len({progress.total for progress in told}) == 1
-    assert [progress.steps for progress in told] == sorted({progress.steps for progress in told})
-    rewards = [whole.start(i).progress()[-1]["rollout/deployed/ep_rew_mean"] for i in range(2)]
-    best, first = whole.starts()[int(np.argmax(rewards))], whole.progress()[0]
-    assert rewards[0] != rewards[1]
-    assert first["steps"] == 2 * 240 + 120  # the steps of both starts count
-    assert whole.progress()[-1]["steps"] == TINY["steps"]
-    assert first["rollout/cumulative_cost"] > best.progress()[-1]["rollout/cumulative_cost"]
-
-    account, count = Trainer._account, iter(range(3))
-    monkeypatch.setattr(Trainer, "_account", lambda *a, **k: (next(count), account(*a, **k)))
-    with pytest.raises(RuntimeError):  # in the middle of the second start
-        train(tmp_path / "cut", **settings)
-    monkeypatch.setattr(Trainer, "_account", account)
-    (path,) = (tmp_path / "cut").glob("*/*")
-    assert_same(final_arrays(ccpo.resume(path).run.path), final_arrays(whole.path))
-    assert rows_without_time(path) == rows_without_time(whole.path)
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "ccpo"])
+def test_a_closed_loop_for_a_method_that_has_none_is_refused(algorithm, tmp_path):
+    with pytest.raises(ConfigError, match=f"loop=closed, but {algorithm} sees the threshold only; set loop=open, or"):
+        ccpo.train(TASK, algorithm, out=tmp_path, loop="closed", behaviour_thresholds=(8.0,), hidden=(8,))
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_too_short_for_its_starts_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"3 iterations of 120 steps, too few for starts=4 of 1 each.*or starts=1"):
-        make_trainer(tmp_path, steps=360, starts=4, start_share=0.2)
+@pytest.mark.parametrize(
+    ("length", "given", "expected"), [(50, None, 60_000), (200, None, 120_000), (200, 1, 1), (50, 1000, 1000)]
+)
+def test_a_run_has_600_episodes_and_60_000_steps_at_least_unless_told(length, given, expected):
+    problem = Problem(EnvSpec("x", 2, (-1.0,), (1.0,), length), (2.0,), (1.0, 3.0), 1, 0)
+    schedule = Schedule(LoopConfig(steps=given), problem)
+    assert schedule.iterations == math.ceil(expected / length)
 
 
-def test_starts_that_are_all_warm_up_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"warmup_steps=240 leave nothing of starts of 240 steps"):
-        make_trainer(tmp_path, starts=2, start_share=0.3)
+@pytest.mark.parametrize(("steps", "given", "random"), [(1000, 5000, 3), (10_000, 300, 15), (1000, 0, 0), (1, 5000, 1)])
+def test_random_actions_are_a_small_share_of_a_short_run(steps, given, random):
+    """An iteration has 20 steps; at most 5 % of the run, in whole iterations."""
+    problem = Problem(EnvSpec("x", 2, (-1.0,), (1.0,), 10), (2.0,), (1.0, 3.0), 2, 0)
+    schedule = Schedule(LoopConfig(steps=steps, warmup_steps=given), problem)
+    orders = [schedule.order(i, Acting(None, {}, {})) for i in range(schedule.iterations)]
+    assert [order.random for order in orders] == [i < random for i in range(len(orders))]
+
+
+def test_several_costs_are_refused():
+    spec = EnvSpec("x", 2, (-1.0,), (1.0,), 10, costs=("a", "b"))
+    with pytest.raises(ConfigError, match="has 2 costs, and training takes one; add them up in a cost_fn"):
+        make_problem(spec, LoopConfig(behaviour_thresholds=(2.0,), threshold_range=(1.0, 3.0)))
 
 
 def test_windows_longer_than_a_rollout_are_refused(tmp_path):
@@ -407,14 +408,17 @@ def test_a_single_environment_serves_all_lanes_in_turn(tmp_path):
 
 def test_the_acting_policy_is_the_learners(tmp_path):
     """NumPy in the workers and in deployment agrees with the learner's own `act`."""
-    trainer = make_trainer(tmp_path, choice_share=0.0)
+    trainer = make_trainer(tmp_path)
     trainer.train()
     policy = trainer.policy()
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(64, trainer.problem.spec.observation_size)).astype(np.float32)
-    threshold = rng.uniform(*trainer.problem.threshold_range, size=64).astype(np.float32)
-    expected = trainer.algorithm.act(trainer.config, trainer.problem, trainer.state, obs, threshold)
-    np.testing.assert_allclose(policy.net.mean(obs, threshold), expected, atol=1e-5)
+    threshold, spent = rng.uniform(2.0, 14.0, 64).astype(np.float32), rng.uniform(0.0, 9.0, 64).astype(np.float32)
+    step = rng.integers(0, 20, 64)
+    left = (threshold - spent)[:, None]
+    expected = trainer.algorithm.act(trainer.config, trainer.problem, trainer.state, obs, left, np.float32(20 - step))
+    found = policy.act(obs, threshold, spent=spent, step=step)
+    np.testing.assert_allclose(found, scaled(trainer.problem.spec, expected), atol=1e-5)
 
 
 def test_prng_keys_are_never_used_twice(tmp_path):

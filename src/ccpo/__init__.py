@@ -10,7 +10,7 @@ Names are imported when they are first used; JAX only when something is trained.
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Agent": "ccpo.agent",
@@ -19,8 +19,7 @@ _HOMES = {
     "resume": "ccpo.agent",
     "load": "ccpo.agent",
     "Policy": "ccpo.runtime",
-    "Budget": "ccpo.runtime",
-    "BudgetAware": "ccpo.envs.budget",
+    "PolicyEpisode": "ccpo.runtime",
     "EpisodeTable": "ccpo.metrics",
     "summarise": "ccpo.metrics",
     "make": "ccpo.envs.registry",

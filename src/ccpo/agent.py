@@ -15,7 +15,7 @@ from ccpo.envs.registry import EnvFactory, resolve
 from ccpo.errors import ConfigError, RunError, ThresholdError, ThresholdWarning
 from ccpo.metrics import EpisodeTable
 from ccpo.runs import POLICY_FILE, Run
-from ccpo.runtime import Policy
+from ccpo.runtime import Policy, PolicyEpisode
 
 
 class Agent:
@@ -49,13 +49,29 @@ class Agent:
 
     @property
     def threshold_range(self) -> tuple[float, float]:
-        return self.policy.net.config.threshold_low, self.policy.net.config.threshold_high
+        return self.policy.threshold_range
 
     def predict(
-        self, obs: Any, threshold: Any, deterministic: bool = True, *, rng: np.random.Generator | None = None
+        self,
+        obs: Any,
+        threshold: Any,
+        deterministic: bool = True,
+        *,
+        spent: Any = 0.0,
+        step: Any = 0,
+        rng: np.random.Generator | None = None,
     ) -> tuple[np.ndarray, None]:
-        """The action for one observation or a batch, under one threshold or one for each; the second value is None."""
-        return self.policy.act(obs, threshold, deterministic=deterministic, rng=rng), None
+        """The action for one observation or a batch, under one threshold or one for each; the second value is None.
+
+        A closed-loop policy must be told what the episode has `spent` and how many steps it has taken (`step`);
+        `episode` keeps both.
+        """
+        action = self.policy.act(obs, threshold, spent=spent, step=step, deterministic=deterministic, rng=rng)
+        return action, None
+
+    def episode(self, threshold: float, **options: Any) -> PolicyEpisode:
+        """An episode under a threshold, whose dial can be turned at any step; see `Policy.episode`."""
+        return self.policy.episode(threshold, **options)
 
     def evaluate(
         self,
@@ -130,7 +146,9 @@ class Agent:
                 'give env=…, an environment with that cost in info["cost"]'
             )
         else:
-            found = resolve(self.task, episode_length=self.policy.env.episode_length)
+            found = resolve(
+                self.task, episode_length=self.policy.env.episode_length, early_end=self.policy.env.early_end
+            )
         given = (found.spec.observation_size, found.spec.action_size)
         expected = (self.policy.env.observation_size, self.policy.env.action_size)
         if given != expected:
@@ -154,6 +172,7 @@ def train(
     folder: str | Path | None = None,
     cost_fn: Callable | None = None,
     episode_length: int | None = None,
+    early_end: str = "failure",
     settings_file: str | None = None,
     display: Callable | None = None,
     **settings: Any,
@@ -162,9 +181,11 @@ def train(
 
     `env` is a task's name, a Gymnasium id, an environment or a factory; `settings` are those of the loop (`steps`,
     `seed`, `behaviour_thresholds`, `threshold_range`, …) and of the algorithm; `ccpo list settings` shows them all.
-    The run has a folder of its own below `out`, or is written into `folder`.
+    The run has a folder of its own below `out`, or is written into `folder`. `early_end` says what it means that an
+    episode ends before its time: a "failure", which must not be a way to save cost, or a "success".
     """
-    plan = _plan(env, algorithm, preset, cost_fn=cost_fn, episode_length=episode_length, settings_file=settings_file)
+    factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
+    plan = _plan(factory, algorithm, preset, settings_file)
     (agent,) = plan.train([settings], out, folder=folder, display=display)
     return agent
 
@@ -178,6 +199,7 @@ def train_seeds(
     out: str | Path = "runs",
     cost_fn: Callable | None = None,
     episode_length: int | None = None,
+    early_end: str = "failure",
     settings_file: str | None = None,
     display: Callable | None = None,
     **settings: Any,
@@ -186,7 +208,8 @@ def train_seeds(
     seeds = list(seeds)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds={seeds} must differ from each other, and there must be one at least")
-    plan = _plan(env, algorithm, preset, cost_fn=cost_fn, episode_length=episode_length, settings_file=settings_file)
+    factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
+    plan = _plan(factory, algorithm, preset, settings_file)
     return plan.train([settings | {"seed": seed} for seed in seeds], out, display=display)
 
 
@@ -206,14 +229,14 @@ def resume(
     task, algorithm = settings.pop("task"), settings.pop("algorithm")
     check_algorithm(algorithm)
     settings.pop("preset")
-    episode_length = settings.pop("episode_length")
+    episode_length, early_end = settings.pop("episode_length"), settings.pop("early_end", "failure")
     if settings.pop("cost_fn", False) and cost_fn is None:
         raise ConfigError(
             f"'{path}' was trained with a cost_fn, which its folder cannot hold; "
             "give it again: ccpo.resume(path, cost_fn=…)"
         )
     module, loop, config = _build(algorithm, (settings,))
-    factory = resolve(task if env is None else env, cost_fn=cost_fn, episode_length=episode_length)
+    factory = resolve(task if env is None else env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
     if factory.name != task:
         raise ConfigError(f"'{path}' is a run on '{task}', not on '{factory.name}'; give the environment it began with")
     (agent,) = _train([_Prepared(run, module, loop, config)], factory, display=display)
@@ -311,16 +334,7 @@ class _Plan(NamedTuple):
         )
 
 
-def _plan(
-    env: Any,
-    algorithm: str,
-    preset: str,
-    *,
-    cost_fn: Callable | None,
-    episode_length: int | None,
-    settings_file: str | None,
-) -> _Plan:
-    factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length)
+def _plan(factory: EnvFactory, algorithm: str, preset: str, settings_file: str | None = None) -> _Plan:
     check_algorithm(algorithm)
     file_settings = configs.load_file(settings_file) if settings_file else {}
     layers = (task_settings(factory), configs.load_preset(algorithm, preset, factory.name), file_settings)
@@ -328,21 +342,22 @@ def _plan(
         "task": factory.name,
         "algorithm": algorithm,
         "preset": preset,
-        "episode_length": episode_length,
-        "cost_fn": cost_fn is not None,
+        "episode_length": factory.episode_length,
+        "early_end": factory.early_end,
+        "cost_fn": factory.cost_fn is not None,
     }
     return _Plan(factory, identity, layers)
 
 
 def preset_settings(task: str, algorithm: str, preset: str) -> dict[str, Any]:
     """All settings that a run of this preset has if nothing else is said."""
-    plan = _plan(task, algorithm, preset, cost_fn=None, episode_length=None, settings_file=None)
+    plan = _plan(resolve(task), algorithm, preset)
     return configs.as_dict(*_build(algorithm, plan.layers)[1:])
 
 
 def _build(algorithm: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any]:
     from ccpo.algorithms import find_algorithm
-    from ccpo.training import LoopConfig
+    from ccpo.schedule import LoopConfig
 
     module = find_algorithm(algorithm)
     loop, config = configs.build((LoopConfig, module.Config), *layers)
@@ -367,8 +382,6 @@ def _train(prepared: Sequence[_Prepared], factory: EnvFactory, *, display: Calla
             trainers.append(trainer)
             if run.steps():
                 trainer.restore()
-            elif loop.starts > 1:
-                trainer.begin(tell)
         if len(trainers) == 1:
             trainers[0].train(tell)
         else:

@@ -16,7 +16,7 @@ def combine(policies: Sequence[Policy]) -> Policy:
     """One policy for every threshold, of policies that were trained at one threshold each, in any order."""
     for policy in policies:
         algorithm, thresholds = policy.manifest["algorithm"], policy.manifest["behaviour_thresholds"]
-        if policy.net.config.conditioned or len(thresholds) != 1:
+        if policy.net.config.condition != "none" or len(thresholds) != 1:
             raise ConfigError(
                 f"a policy of {algorithm}, trained under {_listed(thresholds)}, sees its threshold already; "
                 "combine policies of a single threshold, such as those of ppo_lag"
@@ -36,7 +36,7 @@ def combine(policies: Sequence[Policy]) -> Policy:
     }
     return Policy.create(
         arrays,
-        replace(first.net.config, conditioned=True, members=tuple(thresholds)),
+        replace(first.net.config, condition="threshold", members=tuple(thresholds)),
         first.env,
         algorithm=f"c_{first.manifest['algorithm']}",
         behaviour_thresholds=thresholds,

@@ -1,7 +1,7 @@
 """Evaluation: thresholds × episodes → a table of episodes.
 
 Each threshold is one job: a fresh environment, its episodes one after the other, seeds that are a function of
-(seed, threshold, episode) and, unless training itself asks, never training's. What a job returns does not depend on how
+(seed, threshold, episode) and never training's. What a job returns does not depend on how
 jobs share processes.
 """
 
@@ -27,7 +27,6 @@ class _Job(NamedTuple):
     episodes: range
     seed: int
     stochastic: bool
-    training: bool
 
 
 def evaluate_episodes(
@@ -39,12 +38,11 @@ def evaluate_episodes(
     episodes: range,
     seed: int = 0,
     stochastic: bool = False,
-    training: bool = False,
     workers: int | None = 1,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[list[Episode]]:
     """The episodes of each threshold, in order. `advance` is told of each number of finished episodes."""
-    jobs = [_Job(float(t), episodes, seed, stochastic, training) for t in thresholds]
+    jobs = [_Job(float(t), episodes, seed, stochastic) for t in thresholds]
     workers = min(len(jobs), os.cpu_count() or 1 if workers is None else workers)
     results: list[list[Episode]] = [[] for _ in jobs]
     for index, result in _run(factory, arrays, net, jobs, workers):
@@ -86,14 +84,16 @@ def _run_job(factory: EnvFactory, arrays: dict[str, np.ndarray], net: NetConfig,
 
 def _run_episode(policy: PolicyNet | CombinedNet, env: CostEnv, job: _Job, entropy: tuple[int, ...]) -> Episode:
     rng = np.random.default_rng(entropy)
-    obs = env.reset(episode_seed(*entropy, evaluation=not job.training))
-    threshold = np.float32(job.threshold)
+    obs = env.reset(episode_seed(*entropy, evaluation=True))
+    closed = policy.config.condition == "budget"
     reward, cost, length, ended = 0.0, 0.0, 0, False
     while not ended:
+        budget = np.float32([job.threshold - cost if closed else job.threshold])
+        to_go = np.float32(1.0 - length / env.spec.episode_length)
         if job.stochastic:
-            action = policy.sample(obs, threshold, rng.standard_normal(env.spec.action_size, np.float32))
+            action = policy.sample(obs, budget, to_go, rng.standard_normal(env.spec.action_size, np.float32))
         else:
-            action = policy.mean(obs, threshold)
+            action = policy.mean(obs, budget, to_go)
         obs, step_reward, step_cost, terminated, truncated = env.step(action)
         reward += step_reward
         cost += step_cost

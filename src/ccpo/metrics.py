@@ -1,4 +1,4 @@
-"""What a table of episodes says: reward, cost and violation over thresholds, with their spread.
+"""What a table of episodes says: reward, cost and violation over thresholds, how well the dial is followed, spreads.
 
 A violation is taken by episode, max(0, cost − threshold), then averaged over episodes, then over thresholds.
 Axes: S seeds, C conditions (thresholds).
@@ -23,8 +23,15 @@ GRIDS: dict[str, tuple[float, ...]] = {
 }
 """The paper's text names the first, its figures fit only the second: both are always reported."""
 
+GROUPS = ("behaviour", "interpolated", "extrapolated")
+"""Thresholds that were trained at, those between the lowest and the highest of these, those beyond them."""
+
+DIAL = ("use", "worst", "tracking", "constant R", "constant CV")
+"""How the dial is followed, and what the best constant setting of it would give; formulas: docs/metrics.md."""
+
+BY_GROUP = tuple(f"{name} {group}" for group in GROUPS for name in ("R", "CV", "use"))
 INVERSIONS = ("reward inversion", "cost inversion")
-METRICS = ("R", "CV", "R-G", "CV-G", *INVERSIONS, *(f"{name} error" for name in INVERSIONS))
+METRICS = ("R", "CV", "R-G", "CV-G", *DIAL, *BY_GROUP, *INVERSIONS, *(f"{name} error" for name in INVERSIONS))
 
 _DTYPES = {
     "task": np.str_,
@@ -41,7 +48,7 @@ COLUMNS = tuple(_DTYPES)
 
 @dataclass(frozen=True, eq=False)
 class EpisodeTable:
-    """Finished evaluation episodes, one a row; columns are arrays of equal length."""
+    """Finished evaluation episodes, one per row; columns are arrays of equal length."""
 
     task: np.ndarray
     algorithm: np.ndarray
@@ -140,6 +147,9 @@ class Estimate:
     high: float
 
 
+UNKNOWN = Estimate(math.nan, math.nan, math.nan, math.nan, math.nan)
+
+
 @dataclass(frozen=True)
 class ThresholdRow:
     """All episodes of all seeds under one threshold; standard deviations over episodes (ddof 0)."""
@@ -156,6 +166,20 @@ class ThresholdRow:
     cost_std: float
     violation_mean: float
     violation_std: float
+    distance_mean: float = math.nan
+    """Of |cost − threshold|; policy files from before it was measured do not hold it, nor the group."""
+    group: str = ""
+    """One of `GROUPS`."""
+
+    @property
+    def use(self) -> float:
+        """cost / threshold; NaN at a threshold of 0."""
+        return self.cost_mean / self.threshold if self.threshold else math.nan
+
+    @property
+    def tracking(self) -> float:
+        """|cost − threshold| / threshold, mean over episodes; NaN at a threshold of 0."""
+        return self.distance_mean / self.threshold if self.threshold else math.nan
 
 
 @dataclass(frozen=True)
@@ -169,6 +193,10 @@ class Summary:
     seeds: int
     episodes: int
     metrics: dict[str, Estimate]
+
+    def __getitem__(self, name: str) -> Estimate:
+        """A metric; all NaN if the summary is from before it was measured."""
+        return self.metrics.get(name, UNKNOWN)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON for a manifest; NaN becomes null."""
@@ -191,48 +219,124 @@ def is_seen(thresholds: np.ndarray, behaviour_thresholds: Sequence[float]) -> np
     return np.any(np.isclose(np.asarray(thresholds)[:, None], behaviour[None, :]), axis=1)
 
 
+def threshold_groups(thresholds: np.ndarray, behaviour_thresholds: Sequence[float]) -> np.ndarray:
+    """Which of `GROUPS` each threshold [C] belongs to; with no behaviour threshold, all lie beyond.
+
+    >>> threshold_groups(np.array([10.0, 20.0, 30.0]), [20, 40]).tolist()
+    ['extrapolated', 'behaviour', 'interpolated']
+    """
+    thresholds = np.asarray(thresholds, np.float64)
+    low, high = min(behaviour_thresholds, default=math.inf), max(behaviour_thresholds, default=-math.inf)
+    between = (thresholds > low) & (thresholds < high)
+    behaviour, interpolated, extrapolated = GROUPS
+    unseen = np.where(between, interpolated, extrapolated)
+    return np.where(is_seen(thresholds, behaviour_thresholds), behaviour, unseen)
+
+
 def per_threshold(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> list[ThresholdRow]:
     """Mean and spread of reward, cost and violation for each task, algorithm and threshold."""
     rows = []
     for task, algorithm, group in table.groups():
         thresholds = np.unique(group.threshold)
-        for threshold, seen in zip(thresholds, is_seen(thresholds, behaviour_thresholds), strict=True):
+        kinds = threshold_groups(thresholds, behaviour_thresholds).tolist()
+        for threshold, kind in zip(thresholds.tolist(), kinds, strict=True):
             part = group.select(group.threshold == threshold)
-            moments = [
-                float(moment)
-                for values in (part.reward, part.cost, violation(part.cost, part.threshold))
-                for moment in (values.mean(), values.std())
-            ]
-            seeds = len(np.unique(part.seed))
-            rows.append(ThresholdRow(task, algorithm, float(threshold), bool(seen), seeds, len(part), *moments))
+            quantities = {
+                "reward": part.reward,
+                "cost": part.cost,
+                "violation": violation(part.cost, part.threshold),
+            }
+            means = {f"{name}_mean": float(values.mean()) for name, values in quantities.items()}
+            stds = {f"{name}_std": float(values.std()) for name, values in quantities.items()}
+            rows.append(
+                ThresholdRow(
+                    task=task,
+                    algorithm=algorithm,
+                    threshold=threshold,
+                    seen=kind == GROUPS[0],
+                    seeds=len(np.unique(part.seed)),
+                    episodes=len(part),
+                    distance_mean=float(np.abs(part.cost - threshold).mean()),
+                    group=kind,
+                    **means,
+                    **stds,
+                )
+            )
     return rows
 
 
 def summarise(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> list[Summary]:
-    """R, CV, R-G, CV-G and the largest inversions for each task and algorithm, on each grid that fits."""
+    """`METRICS` for each task and algorithm, on each grid that fits."""
     summaries = []
     for task, algorithm, group in table.groups():
         seeds, thresholds = np.unique(group.seed), np.unique(group.threshold)
-        reward, reward_error = _seed_means(group, group.reward, seeds, thresholds)
-        cost, cost_error = _seed_means(group, group.cost, seeds, thresholds)
-        cv, _ = _seed_means(group, violation(group.cost, group.threshold), seeds, thresholds)
-        curves = dict(zip(INVERSIONS, ((reward, reward_error), (cost, cost_error)), strict=True))
+        kinds = threshold_groups(thresholds, behaviour_thresholds)
         for grid, chosen in grids(thresholds).items():
             inside = np.isin(thresholds, chosen)
-            unseen = inside & ~is_seen(thresholds, behaviour_thresholds)
             by_seed = {
-                "R": reward[:, inside].mean(axis=1),
-                "CV": cv[:, inside].mean(axis=1),
-                "R-G": _row_means(reward[:, unseen]),
-                "CV-G": _row_means(cv[:, unseen]),
+                **_averages(group, seeds, thresholds, inside=inside, kinds=kinds),
+                **_inversions(group, seeds, thresholds, inside=inside),
             }
-            for name, (means, errors) in curves.items():
-                found = [largest_inversion(*row) for row in zip(means[:, inside], errors[:, inside], strict=True)]
-                by_seed[name], by_seed[f"{name} error"] = np.transpose(found)
-            metrics = {name: estimate(values) for name, values in by_seed.items()}
+            metrics = {name: estimate(by_seed[name]) for name in METRICS}
             episodes = int(np.isin(group.threshold, chosen).sum())
             summaries.append(Summary(task, algorithm, grid, int(inside.sum()), len(seeds), episodes, metrics))
     return summaries
+
+
+def _averages(
+    table: EpisodeTable, seeds: np.ndarray, thresholds: np.ndarray, *, inside: np.ndarray, kinds: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Means over the thresholds inside the grid, over its groups, and over what is unseen [S]."""
+
+    def means(values: np.ndarray) -> np.ndarray:
+        return _seed_means(table, values, seeds, thresholds)[0]
+
+    reward, cv = means(table.reward), means(violation(table.cost, table.threshold))
+    positive, unseen = inside & (thresholds > 0), inside & (kinds != GROUPS[0])  # a threshold of 0 has no ratio
+    divisor = np.where(thresholds > 0, thresholds, math.nan)
+    use, tracking = means(table.cost) / divisor, means(np.abs(table.cost - table.threshold)) / divisor
+    constant_cv = np.mean([means(violation(table.cost, threshold)) for threshold in thresholds[inside]], axis=0)
+    own_cv = _over_thresholds(cv[:, inside])
+    best = best_constant(reward, constant_cv, own_cv)
+    found = {
+        "R": _over_thresholds(reward[:, inside]),
+        "CV": own_cv,
+        "R-G": _over_thresholds(reward[:, unseen]),
+        "CV-G": _over_thresholds(cv[:, unseen]),
+        "use": _over_thresholds(use[:, positive]),
+        "worst": _over_thresholds(use[:, positive], np.max),
+        "tracking": _over_thresholds(tracking[:, positive]),
+        "constant R": np.take_along_axis(reward, best, axis=1)[:, 0],
+        "constant CV": np.take_along_axis(constant_cv, best, axis=1)[:, 0],
+    }
+    for kind in GROUPS:
+        for name, values, chosen in (("R", reward, inside), ("CV", cv, inside), ("use", use, positive)):
+            found[f"{name} {kind}"] = _over_thresholds(values[:, chosen & (kinds == kind)])
+    return found
+
+
+def best_constant(reward: np.ndarray, constant_cv: np.ndarray, own_cv: np.ndarray) -> np.ndarray:
+    """The setting [S, 1] that, used for every threshold, earns most without violating more than the dial does.
+
+    From the mean reward at each setting [S, C], its violation over all thresholds [S, C] and that of the dial [S].
+    If every setting violates more, the one that violates least.
+    """
+    allowed = constant_cv <= own_cv[:, None]
+    least = constant_cv == constant_cv.min(axis=1, keepdims=True)
+    eligible = np.where(allowed.any(axis=1, keepdims=True), allowed, least)
+    return np.where(eligible, reward, -math.inf).argmax(axis=1)[:, None]
+
+
+def _inversions(
+    table: EpisodeTable, seeds: np.ndarray, thresholds: np.ndarray, *, inside: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The largest fall of reward and of cost while the threshold rises, and its standard error [S]."""
+    found = {}
+    for name, values in zip(INVERSIONS, (table.reward, table.cost), strict=True):
+        means, errors = _seed_means(table, values, seeds, thresholds)
+        falls = [largest_inversion(*row) for row in zip(means[:, inside], errors[:, inside], strict=True)]
+        found[name], found[f"{name} error"] = np.transpose(falls)
+    return found
 
 
 def grids(thresholds: np.ndarray) -> dict[str, tuple[float, ...]]:
@@ -286,7 +390,7 @@ def bootstrap_interval(
 def estimate(values: np.ndarray) -> Estimate:
     """What the seeds' values [S] say of the number behind them."""
     if np.isnan(values).any():
-        return Estimate(*[math.nan] * 5)
+        return UNKNOWN
     std = float(values.std(ddof=1)) if values.size > 1 else math.nan
     return Estimate(float(values.mean()), std, float(iqm(values)), *bootstrap_interval([values]))
 
@@ -310,6 +414,6 @@ def _seed_means(
     return means, np.sqrt(squares / np.where(counts > 1, counts * (counts - 1.0), math.nan))
 
 
-def _row_means(values: np.ndarray) -> np.ndarray:
-    """Means over thresholds [S], NaN if there are none."""
-    return values.mean(axis=1) if values.shape[1] else np.full(len(values), math.nan)
+def _over_thresholds(values: np.ndarray, reduce: Callable[..., np.ndarray] = np.mean) -> np.ndarray:
+    """The mean, or another number, over thresholds [S]; NaN if there are none."""
+    return reduce(values, axis=1) if values.shape[1] else np.full(len(values), math.nan)

@@ -19,10 +19,10 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from ccpo.errors import FormatError, RunError
-from ccpo.types import EnvSpec
+from ccpo.types import EARLY_ENDS, EnvSpec
 
 FORMAT = "ccpo-policy"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MAX_HEADER_BYTES = 1 << 20
 MAX_FILE_BYTES = 1 << 28
 
@@ -119,6 +119,25 @@ def checked_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
+def upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of format 2 in the present format, if the present program can act as it says."""
+    if (manifest.get("format"), manifest.get("format_version")) != (FORMAT, 2):
+        return manifest
+    env, net = manifest.get("env"), manifest.get("net")
+    if not isinstance(env, dict) or not isinstance(net, dict):
+        raise FormatError("the manifest's 'env' or 'net' is missing or of the wrong kind")
+    env, net = dict(env), dict(net)
+    if net.pop("asked", ()) or net.pop("shown", ()) or env.pop("budget_aware", False):
+        raise FormatError(
+            "a file of format 2 with a fitted dial or a budget-aware task, which this version no longer has; "
+            "train it again with this version, or load it with ccpo 0.1"
+        )
+    env.pop("budget_unit", None)
+    net["condition"] = "threshold" if net.pop("conditioned", True) else "none"
+    net |= {name: [net.get(name)] for name in ("threshold_low", "threshold_high")}
+    return {**manifest, "format_version": FORMAT_VERSION, "env": env, "net": net}
+
+
 def parse_dataclass(cls: type[T], data: dict[str, Any], where: str) -> T:
     """A dataclass from its JSON object; unknown and missing fields are refused, lists become tuples."""
     required = {field.name: field.default is MISSING for field in fields(cls)}  # type: ignore[arg-type] T is a dataclass
@@ -135,6 +154,10 @@ def checked_env(env: EnvSpec) -> EnvSpec:
     plausible = isinstance(env.task, str) and are_numbers(low) and are_numbers(high) and 0 < len(low) == len(high)
     if not plausible or not all(type(n) is int and n > 0 for n in (env.observation_size, env.episode_length)):
         raise FormatError("the manifest's 'env' needs a task, sizes above 0 and action bounds of equal length")
+    if not (isinstance(env.costs, tuple) and env.costs and all(isinstance(name, str) for name in env.costs)):
+        raise FormatError(f"the manifest's 'env' needs the names of its costs, not {env.costs!r:.60}")
+    if env.early_end not in EARLY_ENDS:
+        raise FormatError(f"the manifest's early_end is {env.early_end!r:.60}, expected one of {', '.join(EARLY_ENDS)}")
     if not all(a < b for a, b in zip(low, high, strict=True)):
         raise FormatError(f"the manifest's action_low {low!r:.60} must be below action_high {high!r:.60}")
     return env

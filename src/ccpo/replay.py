@@ -27,11 +27,12 @@ def init(spec: EnvSpec, *, slots: int, lanes: int) -> Replay:
         obs=jnp.zeros((*rows, spec.observation_size)),
         action=jnp.zeros((*rows, spec.action_size)),
         reward=jnp.zeros(rows),
-        cost=jnp.zeros(rows),
+        cost=jnp.zeros((*rows, len(spec.costs))),
         next_obs=jnp.zeros((*rows, spec.observation_size)),
         terminated=jnp.zeros(rows, bool),
         truncated=jnp.zeros(rows, bool),
-        threshold=jnp.zeros(rows),
+        threshold=jnp.zeros((*rows, len(spec.costs))),
+        spent=jnp.zeros((*rows, len(spec.costs))),
         time_to_go=jnp.ones(rows),
     )
     return Replay(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))

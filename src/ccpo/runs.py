@@ -1,6 +1,6 @@
 """The run folder: resolved settings, manifest, progress, evaluation and checkpoints.
 
-All is written atomically, but for progress, which grows by a row an iteration.
+All is written atomically, but for progress, which grows by a row per iteration.
 
 runs/ccpo-BallCircle/seed-000-20260101-120000/
     config.json  manifest.json  progress.csv  progress.jsonl  policy.safetensors  eval.csv
@@ -14,9 +14,12 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -62,6 +65,49 @@ def versions() -> dict[str, str]:
     return found
 
 
+def manifest() -> dict[str, Any]:
+    """What made a result: the source, the date (UTC), the machine and the versions."""
+    return {
+        **_own_source_state(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "platform": platform.platform(),
+        "versions": versions(),
+    }
+
+
+@cache  # once per process: a commit made while it runs is not what it runs
+def _own_source_state() -> dict[str, Any]:
+    return source_state(Path(__file__).parent)
+
+
+def source_state(package: Path) -> dict[str, Any]:
+    """The git commit of a package's folder, and whether files in it differ from that; None if it is no checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "."):  # installed inside somebody else's checkout
+            return {"commit": None, "dirty": None}
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "."))}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
+
+
+def processor() -> str:
+    """The processor's name; its numbers too, since rented machines of several generations share a name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    if "model name" not in told:
+        return platform.processor() or platform.machine()
+    numbers = ", ".join(f"{name} {told[name]}" for name in ("cpu family", "model", "stepping") if name in told)
+    return f"{told['model name']} ({numbers})"
+
+
 class Run:
     """One run folder."""
 
@@ -94,8 +140,7 @@ class Run:
         if run.config_path.exists():
             raise RunError(f"'{run.path}' already holds a run; continue it with: ccpo train --resume {run.path}")
         run.checkpoints_path.mkdir(parents=True, exist_ok=True)
-        system = {"platform": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
-        write_json(run.manifest_path, {"created": stamp, "versions": versions(), "system": system})
+        write_json(run.manifest_path, manifest())
         # last, since it is what makes a folder a run
         write_json(run.config_path, {"format_version": FORMAT_VERSION, **config})
         return run
@@ -240,7 +285,7 @@ def _digest(path: Path) -> str:
 
 
 class ProgressLog:
-    """`progress.csv` and `progress.jsonl`: one row an iteration, flushed as it comes, cut back when a run resumes."""
+    """`progress.csv` and `progress.jsonl`: one row per iteration, flushed as it comes, cut back when a run resumes."""
 
     def __init__(self, run: Run, *, upto_step: int) -> None:
         self._csv_path, self._jsonl_path = run.progress_path, run.rows_path

@@ -1,9 +1,11 @@
 """The deployable policy: one file, one dial for the threshold, NumPy and safetensors only.
 
     policy = Policy.load("policy.safetensors")
-    action = policy.act(obs, threshold=25.0)
+    episode = policy.episode(threshold=25.0)
+    action = episode.act(obs)
+    episode.pay(cost)
 
-Axes: N observations, O observation, A action.
+Axes: N observations, O observation, A action, M constraints.
 """
 
 import warnings
@@ -27,65 +29,86 @@ from ccpo.policy_file import PathLike, are_numbers, is_number
 from ccpo.types import Array, EnvSpec
 
 ZERO, ONE, OBS_CLIP = np.float32(0.0), np.float32(1.0), np.float32(10.0)
+LARGEST = float(np.finfo(np.float32).max)
 LOG_STD_MIN, LOG_STD_MAX = np.float32(-20.0), np.float32(2.0)
 
 _ACTIVATIONS: dict[str, Callable[[np.ndarray], Any]] = {
     "relu": lambda x: np.maximum(x, ZERO, out=x),
     "tanh": lambda x: np.tanh(x, out=x),
 }
+CONDITIONS = ("none", "threshold", "budget")
+"""What a policy sees besides the observation: nothing, the threshold of the episode (open loop), or what is left of it
+and the time to go (closed loop)."""
+BUDGET_LOW, BUDGET_HIGH = np.float32(-0.3), np.float32(1.2)
+NEAR_ZERO = np.float32(8.0)
+
 _HAS_SCALE_HEAD = {"gaussian": True, "gaussian_linear": False, "squashed": True, "deterministic": False}
+
+
+def budget_features(budget: Array, high: Array, xp: Any = np) -> Array:
+    """What networks see of a budget b: clip(b/ε_H, −.3, 1.2), and exp(−8·max(b, 0)/ε_H), which tells small ones apart.
+
+    budget [..., M], high [M] → [..., 2M]; `xp` is the array library.
+    """
+    share = xp.minimum(xp.maximum(budget / high, BUDGET_LOW), BUDGET_HIGH)
+    return xp.concatenate([share, xp.exp(-NEAR_ZERO * xp.maximum(share, ZERO))], axis=-1)
 
 
 @dataclass(frozen=True)
 class NetConfig:
-    """What the arrays of a policy mean; the net sees (ε − threshold_low) / threshold_high.
+    """What the arrays of a policy mean.
 
-    Where `asked` and `shown` are given, ε is first read off the line through these points, level beyond its ends.
+    With `condition` "threshold" the net sees (ε − threshold_low) / threshold_high, with "budget" the features of the
+    budget that is left (`budget_features`) and the share of the episode that is to go.
     """
 
     distribution: str
-    threshold_low: float
-    threshold_high: float
+    threshold_low: tuple[float, ...]
+    threshold_high: tuple[float, ...]
+    condition: str
     activation: str = "relu"
-    conditioned: bool = True
     std_min: float = 0.01
     std_max: float = 1.0
     exploration_noise: float = 0.0
-    asked: tuple[float, ...] = ()
-    shown: tuple[float, ...] = ()
     members: tuple[float, ...] = ()
     """Of a combination: the threshold of each single-threshold policy in it; empty for one policy."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (("distribution", _HAS_SCALE_HEAD), ("activation", _ACTIVATIONS)):
+        named = (("distribution", _HAS_SCALE_HEAD), ("activation", _ACTIVATIONS), ("condition", CONDITIONS))
+        for name, allowed in named:
             value = getattr(self, name)
             if not isinstance(value, str) or value not in allowed:
                 raise ConfigError(f"{name} {value!r:.60} is unknown; {did_you_mean(str(value)[:60], allowed)}")
-        if not isinstance(self.conditioned, bool):
-            raise ConfigError(f"conditioned must be true or false, not {self.conditioned!r:.60}")
-        for name in ("threshold_low", "threshold_high", "std_min", "std_max", "exploration_noise"):
+        for name in ("std_min", "std_max", "exploration_noise"):
             value = getattr(self, name)
             if not is_number(value) or value < 0:
                 raise ConfigError(f"{name} must be a finite number ≥ 0, not {value!r:.60}")
-        if self.threshold_high == 0 or self.threshold_low > self.threshold_high:
-            given = f"{self.threshold_low:g} to {self.threshold_high:g}"
-            raise ConfigError(f"the threshold range {given} must be ordered and end above 0")
-        if not are_numbers(self.asked) or not are_numbers(self.shown) or len(self.asked) != len(self.shown):
-            raise ConfigError(f"asked {self.asked!r:.60} and shown {self.shown!r:.60} must be as many thresholds each")
-        if self.asked and (min(self.asked + self.shown) < 0 or min(np.diff(self.asked), default=1.0) <= 0):
-            raise ConfigError(f"asked {self.asked!r:.60} must be increasing thresholds ≥ 0, as those shown are ≥ 0")
-        if min(np.diff(self.shown), default=0.0) < 0:
-            raise ConfigError(f"shown {self.shown!r:.60} must not fall: a higher threshold never allows less")
+        low, high = self.threshold_low, self.threshold_high
+        if not (are_numbers(low) and are_numbers(high) and 0 < len(low) == len(high)):
+            raise ConfigError(f"the threshold range {low!r:.60} to {high!r:.60} must be two lists of equal length")
+        if not all(0 <= a <= b and b > 0 for a, b in zip(low, high, strict=True)):
+            raise ConfigError(f"the threshold range {low!r:.60} to {high!r:.60} must be ordered, ≥ 0 and end above 0")
         if self.std_min > self.std_max:
             raise ConfigError(f"std_min {self.std_min:g} must not be above std_max {self.std_max:g}")
         if self.members != () and not (are_numbers(self.members) and len(self.members) > 1):
             raise ConfigError(f"members {self.members!r:.60} must be at least two thresholds")
         if self.members and (self.members[0] < 0 or any(np.diff(self.members) <= 0)):
             raise ConfigError(f"members {self.members!r:.60} must be increasing thresholds ≥ 0")
+        if self.members and self.condition != "threshold":
+            raise ConfigError(f"a combination of members sees the threshold, not {self.condition!r}")
+
+    @property
+    def condition_size(self) -> int:
+        """How many numbers the net sees besides the observation."""
+        constraints = len(self.threshold_high)
+        return {"none": 0, "threshold": constraints, "budget": 2 * constraints + 1}[self.condition]
 
 
 class PolicyNet:
-    """The policy network in NumPy: π(a | s, ε), actions in policy units [−1, 1].
+    """The policy network in NumPy: π(a | s, ε) or π(a | s, b, h), actions in policy units [−1, 1].
+
+    A budget [..., M] is the threshold of the episode where the net is conditioned on that, else what is left of it;
+    `to_go` [...] is the share of the episode that is to go.
 
     Arrays: `obs_mean`, `obs_std` [O]; `layers.i.weight` [in, out], `layers.i.bias` [out]; `log_std` [A] for
     gaussian_linear. With m, p the two halves of the last layer's output and ξ the noise:
@@ -103,7 +126,7 @@ class PolicyNet:
         self.arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in sorted(arrays.items())}
         self._obs_mean, self._obs_std = self._vector("obs_mean"), self._vector("obs_std")
         self._log_std = self._vector("log_std") if config.distribution == "gaussian_linear" else None
-        self._asked, self._shown = np.asarray(config.asked), np.asarray(config.shown)
+        self._low, self._high = (np.asarray(x, np.float32) for x in (config.threshold_low, config.threshold_high))
         self.observation_size = self._obs_mean.size
         self._hidden_layers = self._read_layers()
         self._last_layer = self._hidden_layers.pop()
@@ -115,16 +138,16 @@ class PolicyNet:
         self._check_sizes()
         self._activate = _ACTIVATIONS[config.activation]
 
-    def mean(self, obs: np.ndarray, threshold: Array) -> np.ndarray:
-        """The deterministic action [N, A] for observations [N, O], thresholds [N]; [A] for [O], a number."""
-        location = self._head(obs, threshold)[..., : self.action_size]
+    def mean(self, obs: np.ndarray, budget: np.ndarray, to_go: Array) -> np.ndarray:
+        """The deterministic action [N, A] for observations [N, O], budgets [N, M] and times [N]; or all without N."""
+        location = self._head(obs, budget, to_go)[..., : self.action_size]
         if self.config.distribution == "gaussian_linear":
             return _clip(location, -ONE, ONE)
         return np.tanh(location)
 
-    def sample(self, obs: np.ndarray, threshold: Array, noise: np.ndarray) -> np.ndarray:
+    def sample(self, obs: np.ndarray, budget: np.ndarray, to_go: Array, noise: np.ndarray) -> np.ndarray:
         """An action [N, A] for standard normal noise [N, A], not yet clipped to [−1, 1]."""
-        head = self._head(obs, threshold)
+        head = self._head(obs, budget, to_go)
         location, scale = head[..., : self.action_size], head[..., self.action_size :]
         config = self.config
         if config.distribution == "gaussian":
@@ -136,19 +159,20 @@ class PolicyNet:
             return location + np.exp(_clip(self._log_std, LOG_STD_MIN, LOG_STD_MAX)) * noise
         return np.tanh(location) + config.exploration_noise * noise
 
-    def _head(self, obs: np.ndarray, threshold: Array) -> np.ndarray:
-        """The last layer's output for clip((obs − mean) / std, ±10) and the normalised threshold."""
+    def _head(self, obs: np.ndarray, budget: np.ndarray, to_go: Array) -> np.ndarray:
+        """The last layer's output for clip((obs − mean) / std, ±10) and what the net sees of the budget."""
         size, config = self.observation_size, self.config
-        x = np.empty((*obs.shape[:-1], size + config.conditioned), np.float32)
+        x = np.empty((*obs.shape[:-1], size + config.condition_size), np.float32)
         features = x[..., :size]
         np.subtract(obs, self._obs_mean, out=features)
         np.divide(features, self._obs_std, out=features)
         np.minimum(features, OBS_CLIP, out=features)
         np.maximum(features, -OBS_CLIP, out=features)
-        if config.conditioned:
-            if config.asked:
-                threshold = np.interp(threshold, self._asked, self._shown)
-            x[..., size] = (threshold - config.threshold_low) / config.threshold_high
+        if config.condition == "threshold":
+            x[..., size:] = (budget - self._low) / self._high
+        elif config.condition == "budget":
+            x[..., size:-1] = budget_features(budget, self._high)
+            x[..., -1] = to_go
         for weight, bias in self._hidden_layers:
             x = x.dot(weight)
             x += bias
@@ -164,7 +188,7 @@ class PolicyNet:
 
     def _read_layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Weights and biases in order; each layer's input must be the previous one's output."""
-        layers, width = [], self.observation_size + self.config.conditioned
+        layers, width = [], self.observation_size + self.config.condition_size
         depth = sum(name.endswith(".bias") for name in self.arrays)
         for index in range(max(depth, 1)):
             name = f"layers.{index}.weight"
@@ -196,7 +220,7 @@ class CombinedNet:
     def __init__(self, arrays: Mapping[str, Array], config: NetConfig) -> None:
         self.config = config
         self._thresholds = np.asarray(config.members, np.float32)
-        member_config = replace(config, members=(), conditioned=False)
+        member_config = replace(config, members=(), condition="none")
         self._members = []
         self.arrays: dict[str, np.ndarray] = {}
         for index in range(len(config.members)):
@@ -209,16 +233,16 @@ class CombinedNet:
             raise FormatError(f"{len(arrays)} arrays do not make {len(self._members)} members of equal sizes")
         self.observation_size, self.action_size = sizes.pop()
 
-    def mean(self, obs: np.ndarray, threshold: Array) -> np.ndarray:
+    def mean(self, obs: np.ndarray, budget: np.ndarray, to_go: Array) -> np.ndarray:
         """The deterministic action, with shapes as in `PolicyNet.mean`."""
-        return _clip(self._combine([member.mean(obs, threshold) for member in self._members], threshold), -ONE, ONE)
+        return _clip(self._combine([member.mean(obs, budget, to_go) for member in self._members], budget), -ONE, ONE)
 
-    def sample(self, obs: np.ndarray, threshold: Array, noise: np.ndarray) -> np.ndarray:
+    def sample(self, obs: np.ndarray, budget: np.ndarray, to_go: Array, noise: np.ndarray) -> np.ndarray:
         """An action for standard normal noise that all members share, not yet clipped to [−1, 1]."""
-        return self._combine([member.sample(obs, threshold, noise) for member in self._members], threshold)
+        return self._combine([member.sample(obs, budget, to_go, noise) for member in self._members], budget)
 
-    def _combine(self, actions: list[np.ndarray], threshold: Array) -> np.ndarray:
-        weights = combination_weights(self._thresholds, threshold)
+    def _combine(self, actions: list[np.ndarray], budget: np.ndarray) -> np.ndarray:
+        weights = combination_weights(self._thresholds, budget[..., 0])
         return np.sum([weights[..., i, None] * action for i, action in enumerate(actions)], axis=0)
 
 
@@ -306,8 +330,8 @@ class Policy:
         """Read a policy file; anything but an intact file of this format is a `FormatError`."""
         try:
             arrays, manifest = policy_file.read(path)
-            policy = cls(arrays, manifest)
-            if policy.manifest["checksum"] != manifest.get("checksum"):
+            policy = cls(arrays, policy_file.upgraded(manifest))
+            if policy_file.checksum(policy.net.arrays, manifest) != manifest.get("checksum"):
                 raise FormatError("the checksum does not match: the file was damaged or edited; export it again")
         except (FormatError, ConfigError) as error:
             raise FormatError(f"cannot load policy {str(path)!r}: {error}") from None
@@ -323,32 +347,39 @@ class Policy:
         obs: Array,
         threshold: Array,
         *,
+        spent: Array = 0.0,
+        step: Array = 0,
         deterministic: bool = True,
         rng: np.random.Generator | None = None,
         calibrated: bool = False,
     ) -> np.ndarray:
         """The action in the environment's units: [A] for one observation [O], [N, A] for many [N, O].
 
-        `threshold` is the cost limit of a whole episode: one number, or one for each observation. With
-        `calibrated`, the policy gets the dial setting of the largest calibrated request not above it.
+        `threshold` is the cost limit of a whole episode, `spent` what the episode has cost so far, `step` how many
+        steps it has taken: one number each, or one for each observation. A closed-loop policy needs them at every
+        step (`episode` keeps them for you); an open-loop one does not look at the last two. With `calibrated`, the
+        policy gets the dial setting of the largest calibrated request not above the threshold.
         """
-        with np.errstate(all="ignore"):  # what overflows is refused below, with a better message
+        with np.errstate(all="ignore"):  # what overflows is refused in `_action`, with a better message
             obs = self._checked_obs(obs)
-            threshold = self._checked_threshold(threshold, obs.shape[:-1])
-            if calibrated:
-                threshold = self._dial(threshold)
-            else:
-                self._warn_outside_range(threshold)
-            if deterministic:
-                action = self.net.mean(obs, threshold)
-            else:
-                noise = (rng or self._rng).standard_normal((*obs.shape[:-1], self.net.action_size), np.float32)
-                action = self.net.sample(obs, threshold, noise)
-            if not np.isfinite(action).all():
-                raise NumericalError("the action is not finite: weights or threshold are too large for float32")
-            # clipped in the environment's units, so that rounding cannot leave the box either
-            scaled = self._action_low + (action + ONE) * self._action_half_range
-            return _clip(scaled, self._action_low, self._action_high)
+            threshold = _checked_number(threshold, obs.shape[:-1], "threshold")
+            setting = self._setting(threshold, calibrated=calibrated, stacklevel=3)
+            return self._action(obs, self.conditions(setting, spent, step, obs.shape[:-1]), deterministic, rng)
+
+    def _action(
+        self, obs: np.ndarray, conditions: tuple[Array, Array], deterministic: bool, rng: np.random.Generator | None
+    ) -> np.ndarray:
+        """The action in the environment's units, for what is checked already."""
+        if deterministic:
+            action = self.net.mean(obs, *conditions)
+        else:
+            noise = (rng or self._rng).standard_normal((*obs.shape[:-1], self.net.action_size), np.float32)
+            action = self.net.sample(obs, *conditions, noise)
+        if not np.isfinite(action).all():
+            raise NumericalError("the action is not finite: weights or threshold are too large for float32")
+        # clipped in the environment's units, so that rounding cannot leave the box either
+        scaled = self._action_low + (action + ONE) * self._action_half_range
+        return _clip(scaled, self._action_low, self._action_high)
 
     def _checked_obs(self, obs: Array) -> np.ndarray:
         size = self.net.observation_size
@@ -359,31 +390,52 @@ class Policy:
             raise NumericalError("obs holds NaN or infinity; check the sensor or the environment before acting")
         return array
 
-    def _checked_threshold(self, threshold: Array, shape: tuple[int, ...]) -> Any:
-        """A non-negative finite float, or an array of them with the given shape."""
-        if isinstance(threshold, float):
-            valid, given_shape = 0.0 <= threshold < np.inf, ()
-        else:
-            array = _as_float32(threshold)
-            if array is None:
-                raise ThresholdError(f"threshold {_describe(threshold)}, expected a cost limit ≥ 0")
-            threshold, given_shape = array, array.shape
-            valid = bool(((array >= 0) & (array < np.inf)).all())
-        if not valid:
-            raise ThresholdError(f"threshold is {_range_text(threshold)}; give a finite cost limit ≥ 0")
-        if given_shape not in ((), shape):
-            raise FormatError(f"threshold has shape {given_shape}, expected () or {shape}: one for each observation")
-        return threshold
+    def conditions(
+        self, setting: Array, spent: Array = 0.0, step: Array = 0, shape: tuple[int, ...] = ()
+    ) -> tuple[np.ndarray, Array]:
+        """What the net sees besides observations [*shape, O]: the budget [*shape, M] and the share of time to go.
 
-    def _warn_outside_range(self, threshold: Any) -> None:
-        low, high = self.net.config.threshold_low, self.net.config.threshold_high
-        if isinstance(threshold, np.ndarray):
-            inside = ((threshold >= low) & (threshold <= high)).all()
-        else:
-            inside = low <= threshold <= high
-        if not inside:
+        `setting` is the dial's, that is the threshold where nothing is calibrated. Closed loop, the budget is what is
+        left of it; open loop it is the setting itself, and the time to go has no effect.
+        """
+        budget, to_go = np.empty((*shape, 1), np.float32), ONE
+        if self.closed_loop:
+            setting = setting - _checked_number(spent, shape, "spent")
+            to_go = np.maximum(1.0 - _checked_number(step, shape, "step") / self.env.episode_length, ZERO)
+        budget[..., 0] = setting
+        return budget, to_go
+
+    @property
+    def threshold_range(self) -> tuple[float, float]:
+        """The lowest and the highest threshold it was trained for."""
+        return self.net.config.threshold_low[0], self.net.config.threshold_high[0]
+
+    @property
+    def closed_loop(self) -> bool:
+        """Whether the policy sees the budget that is left and the time to go."""
+        return self.net.config.condition == "budget"
+
+    def episode(
+        self,
+        threshold: float,
+        *,
+        deterministic: bool = True,
+        rng: np.random.Generator | None = None,
+        calibrated: bool = False,
+    ) -> "PolicyEpisode":
+        """An episode under a threshold, which keeps what was spent and how many steps were taken."""
+        return PolicyEpisode(self, threshold, deterministic=deterministic, rng=rng, calibrated=calibrated)
+
+    def _setting(self, threshold: Any, *, calibrated: bool, stacklevel: int) -> Any:
+        """The dial setting for a threshold: itself, with a warning outside the trained range, or the calibrated one."""
+        if calibrated:
+            return self._dial(threshold)
+        low, high = self.threshold_range
+        inside = (low <= threshold) & (threshold <= high)
+        if not (inside if isinstance(inside, bool) else inside.all()):
             message = f"threshold {_range_text(threshold)} is outside the trained range {low:g} to {high:g}"
-            warnings.warn(f"{message}; the policy may not keep it", ThresholdWarning, stacklevel=3)
+            warnings.warn(f"{message}; the policy may not keep it", ThresholdWarning, stacklevel=stacklevel)
+        return threshold
 
     def _dial(self, threshold: Any) -> np.ndarray:
         """The dial setting of the largest calibrated request ≤ threshold: nothing is known in between."""
@@ -398,6 +450,12 @@ class Policy:
         return np.asarray(calibration["dial"], np.float32)[position]
 
     def _check_arrays(self) -> None:
+        constraints = len(self.net.config.threshold_high)
+        if not constraints == len(self.env.costs) == 1:
+            raise FormatError(
+                f"the net has {constraints} thresholds and the manifest's env {len(self.env.costs)} costs; "
+                "this version acts under exactly one"
+            )
         given = (self.net.observation_size, self.net.action_size)
         expected = (self.env.observation_size, self.env.action_size)
         if given != expected:
@@ -409,39 +467,83 @@ class Policy:
                 raise FormatError(f"array '{name}' must be above 0 everywhere")
 
 
-class Budget:
-    """The cost spent and left in an episode.
+class PolicyEpisode:
+    """One episode of a policy: it acts under the budget that is left, and the dial can be turned at any step.
 
-    >>> budget = Budget(2.0)
-    >>> budget.spend(1.5)
-    >>> budget.left, budget.exceeded
-    (0.5, False)
+    `policy.episode(threshold=35)` begins one; after each step of the environment, `pay` its cost.
     """
 
-    def __init__(self, threshold: float) -> None:
-        self.reset(threshold)
+    def __init__(
+        self,
+        policy: Policy,
+        threshold: float,
+        *,
+        deterministic: bool = True,
+        rng: np.random.Generator | None = None,
+        calibrated: bool = False,
+    ) -> None:
+        self._policy, self._deterministic, self._rng, self._calibrated = policy, deterministic, rng, calibrated
+        self.spent, self.steps = 0.0, 0
+        self._turn(threshold, stacklevel=5)
 
-    def reset(self, threshold: float | None = None) -> None:
-        """Start an episode, under the same threshold unless another is given."""
-        if threshold is not None:
-            if not is_number(threshold) or threshold < 0:
-                raise ThresholdError(f"threshold is {threshold!r:.60}; give a finite cost limit ≥ 0")
-            self.threshold = float(threshold)
-        self.spent = 0.0
+    @property
+    def threshold(self) -> float:
+        """The cost limit of the whole episode; set it to turn the dial, in mid-episode too."""
+        return self._threshold
 
-    def spend(self, cost: float) -> None:
-        """Add the cost of one step."""
-        if not is_number(cost) or cost < 0:
-            raise NumericalError(f"cost is {cost!r:.60}; the cost of a step must be a finite number ≥ 0")
-        self.spent += float(cost)
+    @threshold.setter
+    def threshold(self, value: float) -> None:
+        self._turn(value, stacklevel=4)
+
+    def _turn(self, value: float, *, stacklevel: int) -> None:
+        if not is_number(value) or not 0 <= value <= LARGEST:
+            raise ThresholdError(f"threshold is {value!r:.60}; give a finite cost limit ≥ 0")
+        self._setting = self._policy._setting(float(value), calibrated=self._calibrated, stacklevel=stacklevel)
+        self._threshold = float(value)
 
     @property
     def left(self) -> float:
-        return max(0.0, self.threshold - self.spent)
+        """What is left of the threshold; negative once the episode has cost more."""
+        return self.threshold - self.spent
 
-    @property
-    def exceeded(self) -> bool:
-        return self.spent > self.threshold
+    def act(self, obs: Array) -> np.ndarray:
+        """The action [A] for an observation [O], in the environment's units."""
+        policy = self._policy
+        with np.errstate(all="ignore"):  # as in `Policy.act`
+            obs, conditions = policy._checked_obs(obs), policy.conditions(self._setting, self.spent, self.steps)
+            return policy._action(obs, conditions, self._deterministic, self._rng)
+
+    def pay(self, cost: float) -> None:
+        """Account for one step of the environment, and its cost."""
+        if not is_number(cost) or not 0 <= cost <= LARGEST:
+            raise NumericalError(f"cost is {cost!r:.60}; the cost of a step must be a finite number ≥ 0")
+        self.spent += float(cost)
+        self.steps += 1
+
+
+_EXPECTED = {
+    "threshold": (ThresholdError, "a finite cost limit ≥ 0"),
+    "spent": (NumericalError, "what the episode has cost so far, a finite number ≥ 0"),
+    "step": (NumericalError, "how many steps the episode has taken, a finite number ≥ 0"),
+}
+
+
+def _checked_number(value: Array, shape: tuple[int, ...], name: str) -> Any:
+    """A finite float ≥ 0, or an array of them with the given shape."""
+    error, expected = _EXPECTED[name]
+    if isinstance(value, float | int):
+        valid, given_shape = 0.0 <= value <= LARGEST, ()
+    else:
+        array = _as_float32(value)
+        if array is None:
+            raise error(f"{name} {_describe(value)}, expected {expected}")
+        value, given_shape = array, array.shape
+        valid = bool(((array >= 0) & (array <= LARGEST)).all())
+    if not valid:
+        raise error(f"{name} is {value!r:.60}; give {expected}")
+    if given_shape not in ((), shape):
+        raise FormatError(f"{name} has shape {given_shape}, expected () or {shape}: one for each observation")
+    return value
 
 
 def _as_float32(value: Array) -> np.ndarray | None:

@@ -1,7 +1,7 @@
 """The data that flows through the package, and its axes.
 
 Axes: B batch, U updates, K action samples, S states, T time, E environments, C conditions (thresholds),
-F features (the paper's M), O observation, A action.
+F features (the paper's M), O observation, A action, M constraints (named costs; one is the common case).
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,9 @@ import numpy as np
 Array = Any
 """A NumPy or JAX array; shapes stand in the docstrings."""
 
+EARLY_ENDS = ("failure", "success")
+"""What an end before the episode's time may mean; a failure must not be a way to save cost."""
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -23,9 +26,10 @@ class EnvSpec:
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     episode_length: int
-    budget_aware: bool = False
-    """Whether observations end with the cost so far, in units of `budget_unit`, and the share of time gone."""
-    budget_unit: float = 1.0
+    costs: tuple[str, ...] = ("cost",)
+    """The names of its constraints."""
+    early_end: str = "failure"
+    """What it means that an episode ends before its time: one of `EARLY_ENDS`."""
 
     @property
     def action_size(self) -> int:
@@ -39,10 +43,14 @@ class Transition(NamedTuple):
     action: Array
     reward: Array
     cost: Array
+    """[T, E, M]."""
     next_obs: Array
     terminated: Array
     truncated: Array
     threshold: Array
+    """Of the whole episode: [T, E, M]."""
+    spent: Array
+    """What the episode has cost before this step: [T, E, M]."""
     time_to_go: Array
     """Steps left in the episode before this one is taken: the episode length at the start, 1 at the last step."""
 
@@ -67,6 +75,8 @@ class Problem:
     lanes_per_threshold: int
     deployed_lanes: int
     """How many of a threshold's lanes act as the policy is deployed: deterministic, with averaged weights."""
+    closed: bool = False
+    """Whether the policy sees the budget that is left and the time to go, or the threshold only."""
 
     @property
     def lanes(self) -> int:
@@ -74,7 +84,9 @@ class Problem:
 
     @property
     def lane_thresholds(self) -> np.ndarray:
-        return np.repeat(np.asarray(self.behaviour_thresholds, np.float32), self.lanes_per_threshold)
+        """The threshold of each lane: [E, M]."""
+        thresholds = np.asarray(self.behaviour_thresholds, np.float32)[:, None]
+        return np.repeat(thresholds, self.lanes_per_threshold, axis=0)
 
     @property
     def lane_deployed(self) -> np.ndarray:
@@ -84,7 +96,7 @@ class Problem:
 
 
 class LaneStatistics(NamedTuple):
-    """Episodes that finished in a rollout, by lane: how many, and the mean of their costs; [E]."""
+    """Episodes that finished in a rollout, by lane: how many [E], and the mean of their costs [E, M]."""
 
     count: Array
     cost: Array
@@ -109,11 +121,11 @@ class Acting(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a display is told after each iteration, and after each game of a final."""
+    """What a display is told after each iteration."""
 
     steps: int
     total: int
     episodes: list[Episode]
     row: dict[str, float]
-    """The row of `progress.csv`; empty in a final."""
+    """The row of `progress.csv`."""
     run_path: Path

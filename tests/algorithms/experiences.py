@@ -15,17 +15,24 @@ from helpers import TINY
 
 EPISODE = 10
 # Fixed here, so that golden traces follow the code and not the tuning of its defaults.
-FIXED = {"updates_per_step": 1e-3, "multiplier_gains": (0.3, 0.05, 0.3)}
+FIXED = {"updates_per_step": 1e-3, "multiplier_gains": (0.3, 0.05, 0.3), "normalise_observations": True}
 use_compilation_cache()
 
 
-def make_problem(thresholds: tuple[float, ...] = (2.0, 4.0, 6.0), *, deployed_lanes: int = 1) -> Problem:
+def make_problem(
+    thresholds: tuple[float, ...] = (2.0, 4.0, 6.0),
+    *,
+    deployed_lanes: int = 1,
+    closed: bool = False,
+    early_end: str = "failure",
+) -> Problem:
     return Problem(
-        spec=EnvSpec("toy", 3, (-1.0, -1.0), (1.0, 1.0), EPISODE),
+        spec=EnvSpec("toy", 3, (-1.0, -1.0), (1.0, 1.0), EPISODE, early_end=early_end),
         behaviour_thresholds=thresholds,
         threshold_range=(1.0, 7.0),
         lanes_per_threshold=2,
         deployed_lanes=deployed_lanes,
+        closed=closed,
     )
 
 
@@ -46,15 +53,23 @@ def make_rollout(problem: Problem, *, seed: int = 0, steps: int = 2 * EPISODE) -
     rows, spec = (steps, problem.lanes), problem.spec
     obs = rng.normal(size=(steps + 1, problem.lanes, spec.observation_size)).astype(np.float32)
     within = np.broadcast_to((np.arange(steps) % EPISODE)[:, None], rows)
+    action = rng.uniform(-1.2, 1.2, (*rows, spec.action_size)).astype(np.float32)
+    reward = rng.normal(size=rows).astype(np.float32)
+    cost = rng.uniform(0.0, 1.0, rows).astype(np.float32)
+    terminated, truncated = rng.random(rows) < 0.1, within == EPISODE - 1
+    spent = np.zeros_like(cost)
+    for t in range(1, steps):
+        spent[t] = np.where(terminated[t - 1] | truncated[t - 1], 0.0, spent[t - 1] + cost[t - 1])
     return Transition(
         obs=obs[:-1],
-        action=rng.uniform(-1.2, 1.2, (*rows, spec.action_size)).astype(np.float32),
-        reward=rng.normal(size=rows).astype(np.float32),
-        cost=rng.uniform(0.0, 1.0, rows).astype(np.float32),
+        action=action,
+        reward=reward,
+        cost=cost[..., None],
         next_obs=obs[1:],
-        terminated=rng.random(rows) < 0.1,
-        truncated=within == EPISODE - 1,
-        threshold=np.broadcast_to(problem.lane_thresholds, rows).copy(),
+        terminated=terminated,
+        truncated=truncated,
+        threshold=np.broadcast_to(problem.lane_thresholds, (*rows, 1)).copy(),
+        spent=spent[..., None],
         time_to_go=(EPISODE - within).astype(np.float32),
     )
 

@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiences import make_config, make_experience, make_problem, make_state
+from experiences import EPISODE, make_config, make_experience, make_problem, make_state
 
 import ccpo
 from ccpo import trees
 from ccpo.algorithms import ALGORITHMS, find_algorithm
 from ccpo.runtime import PolicyNet
-from ccpo.training import LoopConfig
+from ccpo.schedule import LoopConfig
 from ccpo.types import Experience, Problem
 from helpers import TASK, TINY
 
@@ -30,7 +30,17 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 ON_POLICY = {name for name in ALGORITHMS if getattr(find_algorithm(name), "ON_POLICY", False)}
 SINGLE_THRESHOLD = ON_POLICY | {"cvpo"}
 
+OPEN = "-open"
+"""What ends the name of a case that acts open loop although its algorithm has a closed one."""
+CASES = [*ALGORITHMS, "ccpo" + OPEN]
+
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def loop_of(name: str) -> str:
+    module = find_algorithm(name.removesuffix(OPEN))
+    return "closed" if getattr(module, "CLOSED_LOOP", False) and not name.endswith(OPEN) else "open"
 
 
 class Case(NamedTuple):
@@ -48,9 +58,9 @@ class Case(NamedTuple):
 
 @cache
 def make_case(name: str) -> Case:
-    module = find_algorithm(name)
+    module = find_algorithm(name.removesuffix(OPEN))
     thresholds = (4.0,) if name in SINGLE_THRESHOLD else (2.0, 4.0, 6.0)
-    problem = make_problem(thresholds, deployed_lanes=int(name not in ON_POLICY))
+    problem = make_problem(thresholds, deployed_lanes=int(name not in ON_POLICY), closed=loop_of(name) == "closed")
     config = make_config(module)
     learn = jax.jit(partial(module.update, config, problem))
     return Case(module, config, problem, make_experience(problem), learn)
@@ -75,7 +85,7 @@ def test_has_the_names_of_an_algorithm(name):
     assert not missing, f"{name} lacks {missing}"
 
 
-@every_algorithm
+@every_case
 def test_the_state_keeps_its_structure(name):
     """Same tree, shapes and types after an update, so that a scan can carry it and nothing is compiled twice."""
     case = make_case(name)
@@ -92,7 +102,7 @@ def _signature(leaf: Any) -> tuple:
 
 
 @pytest.mark.long
-@every_algorithm
+@every_case
 def test_jit_changes_nothing(name):
     case = make_case(name)
     state = case.state()
@@ -104,7 +114,7 @@ def test_jit_changes_nothing(name):
 
 
 @pytest.mark.long
-@every_algorithm
+@every_case
 def test_vmap_over_seeds_is_a_loop_over_seeds(name):
     case = make_case(name)
     states = [case.state(seed) for seed in (0, 1)]
@@ -116,7 +126,7 @@ def test_vmap_over_seeds_is_a_loop_over_seeds(name):
             assert_close(jax.tree.map(lambda x, i=i: x[i], result), case.learn(state, experience))
 
 
-@every_algorithm
+@every_case
 def test_a_checkpoint_continues_where_it_was_taken(name):
     case = make_case(name)
     state, _ = case.learn(case.state(), case.experience)
@@ -131,17 +141,18 @@ class StopError(Exception):
 
 
 def train(name: str, out: Path, **settings: Any) -> ccpo.Agent:
-    known = {f.name for kind in (LoopConfig, find_algorithm(name).Config) for f in fields(kind)}
+    algorithm = name.removesuffix(OPEN)
+    known = {f.name for kind in (LoopConfig, find_algorithm(algorithm).Config) for f in fields(kind)}
     chosen = {setting: value for setting, value in TINY.items() if setting in known}
-    chosen |= {"lanes_per_threshold": 2, "deployed_lanes": 1}
+    chosen |= {"lanes_per_threshold": 2, "deployed_lanes": 1, "loop": loop_of(name)}
     if name in ON_POLICY:
         chosen |= {"deployed_lanes": 0, "warmup_steps": 0}
     if name in SINGLE_THRESHOLD:
         chosen["behaviour_thresholds"] = (8.0,)
-    return ccpo.train(TASK, name, out=out, **chosen, **settings)
+    return ccpo.train(TASK, algorithm, out=out, **chosen, **settings)
 
 
-@every_algorithm
+@every_case
 def test_a_stopped_run_resumes_to_the_same_end(name, tmp_path):
     def stop(progress):
         if progress.steps == 360:
@@ -150,7 +161,7 @@ def test_a_stopped_run_resumes_to_the_same_end(name, tmp_path):
     whole = train(name, tmp_path / "whole")
     with pytest.raises(StopError):
         train(name, tmp_path / "stopped", display=stop)
-    (path,) = (tmp_path / "stopped").glob(f"{name}-*/seed-*")
+    (path,) = (tmp_path / "stopped").glob("*/seed-*")
     resumed = ccpo.resume(path)
     assert whole.run is not None
     assert resumed.run is not None
@@ -162,37 +173,62 @@ def test_a_stopped_run_resumes_to_the_same_end(name, tmp_path):
     rows = [json.loads(line) for line in (path / "progress.jsonl").read_text().splitlines()]
     assert [row["steps"] for row in rows] == sorted({row["steps"] for row in rows})
     own = {column for column in rows[-1] if column.split("/")[0] not in ("steps", "time", "rollout")}
-    assert own == set(find_algorithm(name).METRICS)
+    assert own == set(find_algorithm(name.removesuffix(OPEN)).METRICS)
 
 
-@every_algorithm
-def test_a_sweep_over_thresholds_is_traced_once(name):
+@every_case
+def test_a_sweep_over_budgets_is_traced_once(name):
     case, traces = make_case(name), []
 
     @jax.jit
-    def act(state, obs, threshold):
-        traces.append(threshold)
-        return case.module.act(case.config, case.problem, state, obs, threshold)
+    def act(state, obs, budget, time_to_go):
+        traces.append(budget)
+        return case.module.act(case.config, case.problem, state, obs, budget, time_to_go)
 
     obs = case.experience.rollout.obs[0]
-    for threshold in np.linspace(*case.problem.threshold_range, 4):
-        action = act(case.state(), obs, jnp.full(len(obs), threshold, jnp.float32))
+    times = np.linspace(EPISODE, 1.0, 4)
+    for budget, time_to_go in zip(np.linspace(-1.0, case.problem.threshold_range[1], 4), times, strict=True):
+        conditions = jnp.full((len(obs), 1), budget, jnp.float32), jnp.full(len(obs), time_to_go, jnp.float32)
+        action = act(case.state(), obs, *conditions)
     assert action.shape == (case.problem.lanes, case.problem.spec.action_size)
     assert len(traces) == 1
 
 
-@every_algorithm
-def test_lanes_act_as_the_learner_does(name):
+@every_case
+def test_lanes_act_as_the_learner_does(name, key):
+    """Under budgets from overspent to more than any threshold, at all times of an episode: mean and sample."""
     case = make_case(name)
     state, _ = case.learn(case.state(), case.experience)
     acting = case.module.acting(case.config, case.problem, state)
     obs = np.asarray(case.experience.rollout.obs).reshape(-1, case.problem.spec.observation_size)
-    threshold = np.linspace(*case.problem.threshold_range, len(obs)).astype(np.float32)
-    action = jax.jit(partial(case.module.act, case.config, case.problem))(state, obs, threshold)
-    np.testing.assert_allclose(PolicyNet(acting.deploy, acting.net).mean(obs, threshold), action, atol=1e-5)
+    budget = np.linspace(-2.0, 1.4 * case.problem.threshold_range[1], len(obs)).astype(np.float32)[:, None]
+    time_to_go = np.resize(np.arange(EPISODE, 0, -1), len(obs)).astype(np.float32)
+    act = jax.jit(partial(case.module.act, case.config, case.problem))
+    seen = obs, budget, time_to_go / np.float32(EPISODE)
+    deployed = PolicyNet(acting.deploy, acting.net).mean(*seen)
+    np.testing.assert_allclose(deployed, act(state, obs, budget, time_to_go), atol=1e-5)
+    noise = np.asarray(jax.random.normal(key, (len(obs), case.problem.spec.action_size)))
+    sampled = PolicyNet(acting.explore, acting.net).sample(*seen, noise)
+    np.testing.assert_allclose(sampled, act(state, obs, budget, time_to_go, key), atol=1e-5)
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", ["ccpo", "ccpo" + OPEN, "sac_lag"])
+@pytest.mark.parametrize(("budget", "time_to_go"), [(-1.0, 5.0), (5.0, 5.0), (2.0, 9.0)])
+def test_the_policy_sees_the_time_only_in_a_closed_loop(name, budget, time_to_go):
+    """Another budget always counts, another time only where the loop is closed."""
+    case = make_case(name)
+    state = case.state()
+    obs = case.experience.rollout.obs[0]
+
+    def act(budget, time_to_go):
+        rows = jnp.full((len(obs), 1), budget), jnp.full(len(obs), time_to_go)
+        return np.asarray(case.module.act(case.config, case.problem, state, obs, *rows))
+
+    own, reference = act(budget, time_to_go), act(2.0, 5.0)
+    assert np.array_equal(own, reference) == (budget == 2.0 and loop_of(name) == "open")
+
+
+@every_case
 def test_metrics_are_finite_and_documented(name):
     case = make_case(name)
     _, metrics = case.learn(case.state(), case.experience)
@@ -205,7 +241,7 @@ def test_metrics_are_finite_and_documented(name):
         assert documented[metric]
 
 
-@every_algorithm
+@every_case
 def test_golden_trace(name):
     """Three updates from a fixed state, in double precision: how far the actor's arrays moved, and the last metrics."""
     case = make_case(name)

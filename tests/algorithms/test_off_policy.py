@@ -86,13 +86,13 @@ def _plain_target(window, b, discount, horizon):
     reward = cost = 0.0
     for i in range(len(window.reward)):
         reward += discount**i * float(window.reward[i, b])
-        cost += discount**i * float(window.cost[i, b])
+        cost += discount**i * float(window.cost[i, b, 0])
         if window.terminated[i, b] or window.truncated[i, b]:
             break
     ends = window.terminated[i, b] or (horizon == "finite" and window.truncated[i, b])
     following = 0.0 if ends else discount ** (i + 1)
     to_go = window.time_to_go[i, b] - 1
-    return reward, cost, following, window.next_obs[i, b], [to_go], window.threshold[0, b]
+    return reward, cost, following, window.next_obs[i, b], [to_go], window.threshold[0, b, 0]
 
 
 @both
@@ -127,7 +127,7 @@ def test_the_actor_climbs_reward_or_descends_cost_as_the_multiplier_says(module,
 def test_multipliers_move_independently():
     config, problem, state = start(sac_lag)
     count = jnp.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
-    cost = jnp.array([0.0, 5.0, 9.0, 1.0, 9.0, 0.0])
+    cost = jnp.array([0.0, 5.0, 9.0, 1.0, 9.0, 0.0])[:, None]
     signals, metrics = offpolicy.update_multipliers(config, problem, state.signals, LaneStatistics(count, cost))
     # Only the second lane of each threshold acts as deployed: 5 over 2, 1 under 4, none finished under 6.
     excess = (5.0 - 2.0) / 7.0
@@ -169,13 +169,13 @@ def test_exploring_lanes_sample_the_learners_policy(module, thresholds, key):
     """One threshold makes a plain actor, which sees none."""
     config, problem, state = start(module, thresholds)
     obs = make_rollout(problem).obs.reshape(-1, 3)
-    threshold = np.linspace(1.0, 7.0, len(obs)).astype(np.float32)
+    seen = obs, np.linspace(1.0, 7.0, len(obs)).astype(np.float32)[:, None], np.ones(len(obs), np.float32)
     acting = module.acting(config, problem, state)
-    assert acting.net.conditioned == (len(thresholds) > 1)
+    assert acting.net.condition == ("threshold" if len(thresholds) > 1 else "none")
     noise = jax.random.normal(key, (len(obs), 2))
-    sampled = jax.jit(partial(module.act, config, problem))(state, obs, threshold, key)
+    sampled = jax.jit(partial(module.act, config, problem))(state, *seen, key)
     net = PolicyNet(acting.explore, acting.net)
-    np.testing.assert_allclose(net.sample(obs, threshold, np.asarray(noise)), sampled, atol=1e-5)
+    np.testing.assert_allclose(net.sample(*seen, np.asarray(noise)), sampled, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from ccpo.errors import ConfigError
 from ccpo.maths import onpolicy
 from ccpo.runs import Run
 from ccpo.runtime import PolicyNet
-from ccpo.training import LoopConfig, Trainer
+from ccpo.schedule import LoopConfig
+from ccpo.training import Trainer
 from ccpo.types import Experience
 
 TASK = "BalanceBudget-T20"
@@ -80,12 +81,13 @@ def test_the_ratio_uses_the_policy_that_acted(algorithm, tmp_path, monkeypatch):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_act_is_what_the_deployed_net_computes(algorithm, tmp_path):
     trainer, obs = make_trainer(tmp_path, algorithm), np.linspace(-1, 1, 5, dtype=np.float32)[:, None]
-    module, state, threshold = trainer.algorithm, trainer.state, np.full(5, 8.0, np.float32)
+    module, state = trainer.algorithm, trainer.state
+    seen = obs, np.full((5, 1), 8.0, np.float32), np.ones(5, np.float32)
     acting = module.acting(trainer.config, trainer.problem, state)
     net = PolicyNet(acting.deploy, acting.net)
-    mean = module.act(trainer.config, trainer.problem, state, obs, threshold)
-    np.testing.assert_allclose(mean, net.mean(obs, threshold), atol=1e-5)
-    sample = module.act(trainer.config, trainer.problem, state, obs, threshold, jax.random.key(0))
+    mean = module.act(trainer.config, trainer.problem, state, *seen)
+    np.testing.assert_allclose(mean, net.mean(*seen), atol=1e-5)
+    sample = module.act(trainer.config, trainer.problem, state, *seen, jax.random.key(0))
     assert np.std(sample - mean) == pytest.approx(0.3, rel=0.6)
 
 
@@ -95,7 +97,7 @@ def test_what_does_not_fit_on_policy_learning_is_refused(algorithm, tmp_path):
         train(tmp_path, algorithm, behaviour_thresholds=(4.0, 8.0))
     with pytest.raises(ConfigError, match="set deployed_lanes=0"):
         train(tmp_path, algorithm, deployed_lanes=1)
-    with pytest.raises(ConfigError, match="set warmup_steps=0 and starts=1"):
+    with pytest.raises(ConfigError, match="set warmup_steps=0"):
         train(tmp_path, algorithm, warmup_steps=80)
     with pytest.raises(ConfigError, match="must be three numbers"):
         train(tmp_path, algorithm, multiplier_gains=(1.0,))

@@ -19,6 +19,7 @@ from fake_parts import good
 
 from benchmarks import floor, profile, sizes
 from ccpo.algorithms import ccpo
+from ccpo.algorithms.ccpo import model
 
 FAKE = {name: Part("fake_parts", name, 20.0, "fake") for name in ("good", "broken", "endless")}
 
@@ -96,11 +97,14 @@ def test_the_whole_benchmark_is_bounded_to_20_minutes():
 @pytest.mark.parametrize("thresholds", [1, 4, 8, 16, 64])
 def test_an_update_has_the_same_size_for_any_number_of_thresholds(thresholds):
     config = ccpo.Config(**sizes.update_settings(thresholds))
-    pools = config.conditions // config.sharing
-    assert config.conditions == thresholds
-    assert config.states >= sizes.STATES_EACH
-    assert pools * config.states == sizes.STATES
-    assert config.conditions * (config.states // config.sharing) == sizes.STATES
+    assert (config.conditions, config.states) == (thresholds, sizes.STATES)
+    flops = [_flops(sizes.OPEN, **sizes.update_settings(count)) for count in (1, thresholds)]
+    assert flops[0] == flops[1]
+
+
+def _flops(problem, **settings):
+    pieces = floor.products(ccpo.Config(**(sizes.update_settings() | settings)), problem)
+    return sum(product.flops for piece in pieces.values() for product in piece)
 
 
 def test_floor_counts_the_products_of_an_mlp():
@@ -111,31 +115,34 @@ def test_floor_counts_the_products_of_an_mlp():
 
 
 def test_floor_follows_the_settings():
-    def flops(**settings):
-        config = ccpo.Config(**(sizes.update_settings(8) | settings))
-        pieces = floor.products(config, sizes.PROBLEM)
-        return sum(product.flops for piece in pieces.values() for product in piece)
-
     hidden, features, action = 128, 32, 2
+    shape = {"hidden": (hidden, hidden), "features": features, "horizon": "finite"}
     rows = sizes.STATES * sizes.ACTION_SAMPLES
-    shared, own = action * hidden + hidden * hidden, hidden * features + 2 * features
-    assert flops(action_samples=32) - flops() == 2 * rows * (shared + 2 * own)
-    assert flops(batch=512) > flops()
-    assert flops(target_samples=4) > flops(target_samples=2) > flops(target_samples=1)
-    observation, batch = sizes.PROBLEM.spec.observation_size, sizes.BATCH
-    body = (observation + action) * hidden + hidden * hidden
-    several = sum(
-        2 * (rows * observation * hidden + samples * rows * (action * hidden + hidden * hidden))
-        for rows, samples in ((batch, 2), (sizes.STATES, sizes.ACTION_SAMPLES))
-    )
-    learned = 2 * batch * (2 * body + hidden * hidden)
-    assert flops(shared_body=False) - flops() == several + learned
+    one = action * hidden + hidden * hidden + hidden * features + features
+    for problem in (sizes.PROBLEM, sizes.OPEN):
+        assert _flops(problem, action_samples=32, **shape) - _flops(problem, **shape) == 2 * 2 * rows * one
+        assert _flops(problem, batch=512, **shape) > _flops(problem, **shape)
+    # A closed loop: two numbers more for the actor, one more for z and V̄, and V̄ in the targets too.
+    batch, states, small = sizes.BATCH, sizes.STATES, model.EMBEDDING_HIDDEN
+    actor = 2 * hidden * (batch + 3 * states)  # targets forwards; pairs twice forwards, weights once backwards
+    embedding = small * 2 * (2 * batch + batch + states)
+    mean_value = small * 2 * batch + batch * (3 * small + small * small + small)
+    assert _flops(sizes.PROBLEM, **shape) - _flops(sizes.OPEN, **shape) == 2 * (actor + embedding + mean_value)
 
 
-def test_floor_runs():
-    config = ccpo.Config(batch=4, conditions=2, states=2, action_samples=2, hidden=(4,), features=2, embedding_hidden=2)
-    for wanted in floor.products(config, sizes.PROBLEM).values():
+@pytest.mark.parametrize("problem", [sizes.PROBLEM, sizes.OPEN], ids=["closed", "open"])
+def test_floor_runs(problem):
+    config = ccpo.Config(batch=4, conditions=2, states=4, action_samples=2, hidden=(4,), features=2)
+    for wanted in floor.products(config, problem).values():
         assert floor.floor(wanted, repetitions=2)() > 0
+
+
+@pytest.mark.parametrize("problem", [sizes.PROBLEM, sizes.OPEN], ids=["closed", "open"])
+def test_an_update_of_made_up_experience_runs(problem):
+    config = ccpo.Config(
+        batch=4, conditions=2, states=4, action_samples=2, hidden=(4,), features=2, updates_per_step=1e-3
+    )
+    assert sizes.learner(config, problem)() > 0
 
 
 def test_an_operation_s_own_time_is_without_what_ran_inside_it():

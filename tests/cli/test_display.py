@@ -1,4 +1,5 @@
 import io
+import re
 import time
 from pathlib import Path
 
@@ -8,9 +9,9 @@ from ccpo.cli.display import TrainingDisplay
 from ccpo.types import Episode, Progress
 
 
-def show(*, terminal, final=False):
+def show(*, terminal, final=False, width=120):
     out = io.StringIO()
-    with TrainingDisplay(console=Console(file=out, force_terminal=terminal, width=120)) as display:
+    with TrainingDisplay(console=Console(file=out, force_terminal=terminal, width=width)) as display:
         time.sleep(0.5 if terminal else 0)
         display.PLAIN_EVERY = 0.0
         for steps in (1200, 2400):
@@ -42,3 +43,13 @@ def test_a_file_gets_plain_lines():
     assert "2,400 of 30,000 steps" in shown
     assert "20: 11.0 (410)" in shown
     assert "ccpo evaluate run" in shown
+
+
+def test_nothing_is_cut_at_80_columns_and_the_use_of_each_budget_is_shown():
+    shown = show(terminal=True, width=80)
+    lines = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", shown).splitlines()  # a carriage return ends one too
+    assert max(map(len, lines)) <= 80
+    row = next(line.split() for line in reversed(lines) if line.split()[:1] == ["20"])
+    assert row == ["20", "12.0", "10.0", "0.60", "0.50", "400.0", "420.0"]
+    bar = next(line for line in reversed(lines) if "30,000 steps" in line)
+    assert re.fullmatch(r"training .* steps/s .* · .* left *", bar)

@@ -14,10 +14,11 @@ HAS_BULLET = bool(find_spec("pybullet") and find_spec("bullet_safety_gym"))
 NEEDS_BULLET = pytest.mark.skipif(not HAS_BULLET, reason="needs the extra 'bullet'")
 
 
-def random_policy(task: str, *, seed: int = 0, evaluation: object = None) -> Policy:
-    """One hidden layer; its actions depend on the observation and on the threshold."""
+def random_policy(task: str, *, seed: int = 0, condition: str = "budget", evaluation: object = None) -> Policy:
+    """One hidden layer; its actions depend on the observation and on its condition."""
     spec, rng = resolve(task).spec, np.random.default_rng(seed)
-    sizes = (spec.observation_size + 1, 16, 2 * spec.action_size)
+    config = NetConfig("gaussian", threshold_low=(10.0,), threshold_high=(70.0,), condition=condition)
+    sizes = (spec.observation_size + config.condition_size, 16, 2 * spec.action_size)
     arrays = {
         "obs_mean": np.zeros(spec.observation_size, np.float32),
         "obs_std": np.ones(spec.observation_size, np.float32),
@@ -27,7 +28,7 @@ def random_policy(task: str, *, seed: int = 0, evaluation: object = None) -> Pol
         arrays[f"layers.{i}.bias"] = np.zeros(columns, np.float32)
     return Policy.create(
         arrays,
-        NetConfig("gaussian", threshold_low=10.0, threshold_high=70.0),
+        config,
         spec,
         algorithm="ccpo",
         behaviour_thresholds=(20.0, 40.0, 60.0),

@@ -4,16 +4,19 @@ import csv
 import math
 import warnings
 
+import gymnasium
 import numpy as np
 import pytest
-from toy import toy_agent, toy_cost
+from toy import closed_agent, closed_cost, toy_agent, toy_cost
 
 from ccpo import cli
-from ccpo.agent import load
+from ccpo.agent import Agent, load
 from ccpo.deploy import calibrate as c
 from ccpo.deploy.confidence import mean_upper_bound
+from ccpo.envs.registry import make, resolve
 from ccpo.errors import ConfigError, ThresholdError
 from ccpo.runtime import Policy
+from deploy.policies import HAS_BULLET
 
 REQUESTS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0]
 
@@ -178,6 +181,52 @@ def test_an_agent_is_calibrated_and_serves_requests(tmp_path):
         policy.act(obs, 10.0, calibrated=True)
 
 
+def test_a_closed_loop_is_calibrated_as_it_is_deployed(tmp_path):
+    """A setting is the threshold that an episode begins with; what it has cost counts against it while it runs."""
+    agent = closed_agent()
+    calibration = c.calibrate_agent(agent, REQUESTS, episodes=200, workers=1)
+    assert calibration.cost_max == 100.0  # 100 steps of cost ≤ 1, as the environment says
+    assert all(row.cost == pytest.approx(closed_cost(row.dial), rel=1e-4) for row in calibration.rows)
+    request = calibration.certified[-1]
+    env = agent.factory()()
+    obs, cost = env.reset(0), 0.0
+    episode = agent.episode(request.requested, calibrated=True)
+    for _ in range(100):
+        obs, _, step_cost, _, _ = env.step(episode.act(obs))
+        episode.pay(step_cost)
+        cost += step_cost
+    assert cost == episode.spent == pytest.approx(request.cost, rel=1e-4)
+    assert cost <= request.requested
+
+
+@pytest.mark.parametrize("task", ["BallCircle", "LateBudget-T20-C100", "DriftBudget", "BalanceBudget"])
+def test_no_step_costs_more_than_the_environment_says(task):
+    if task == "BallCircle" and not HAS_BULLET:
+        pytest.skip("needs the extra 'bullet'")
+    factory = resolve(task)
+    env, rng, costs = factory(), np.random.default_rng(0), []
+    for seed in range(3):
+        env.reset(seed)
+        ended = False
+        while not ended:
+            *_, cost, terminated, truncated = env.step(np.sign(rng.normal(size=factory.spec.action_size)).astype("f4"))
+            costs.append(cost)
+            ended = terminated or truncated
+    env.close()
+    assert 0.3 * factory.max_step_cost < max(costs) <= factory.max_step_cost
+
+
+def test_an_environment_that_does_not_say_what_a_step_can_cost_has_to_be_told():
+    agent = toy_agent()
+    for factory in (
+        resolve("StaticBudget", cost_fn=lambda *_: 7.0),
+        resolve(lambda: gymnasium.Wrapper(make("StaticBudget")), episode_length=100),
+    ):
+        assert factory.max_step_cost is None
+        with pytest.raises(ConfigError, match="--cost-max, at most 100 steps"):
+            c.calibrate_agent(Agent(agent.policy, factory=factory), REQUESTS, episodes=20)
+
+
 def test_an_agent_that_can_guarantee_nothing_says_so():
     agent = toy_agent()
     with pytest.raises(ThresholdError, match="no request up to 20 can be guaranteed"):
@@ -189,12 +238,12 @@ def test_the_command_writes_the_calibrated_policy_and_its_table(tmp_path, capsys
     path = tmp_path / "policy.safetensors"
     toy_agent().save(path)
     command = ["calibrate", str(path), "--episodes", "20", "--thresholds", "30:70:20", "--workers", "1"]
-    assert cli.main(command) == 2
-    assert "--cost-max" in capsys.readouterr().err
+    assert cli.main([*command, "--cost-max", "0"]) == 2
+    assert "cost_max=0" in capsys.readouterr().err
     for out, message in ((tmp_path, "must end in .safetensors"), (path / "no" / "p.safetensors", "another --out")):
-        assert cli.main([*command, "--cost-max", "100", "--out", str(out)]) == 2
+        assert cli.main([*command, "--out", str(out)]) == 2
         assert message in capsys.readouterr().err
-    assert cli.main([*command, "--cost-max", "100"]) == 0
+    assert cli.main(command) == 0
     assert "Given up" in capsys.readouterr().out
     stored = load(path).policy.manifest["calibration"]
     assert stored["confidence"] == 0.95

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from toy import toy_agent
+from toy import closed_agent, toy_agent
 
 from ccpo import cli
 from ccpo.agent import POLICY_FILE, load
@@ -13,6 +13,7 @@ from ccpo.deploy.export import evaluation_of
 from ccpo.errors import MissingExtraError
 from ccpo.metrics import EpisodeTable, summarise
 from ccpo.runtime import Policy
+from deploy.policies import random_policy
 
 THRESHOLDS = [10.0, 20.0, 40.0, 70.0]
 
@@ -103,6 +104,38 @@ def test_the_card_of_a_calibrated_policy_shows_the_guarantee(table):
     assert "calibrated=True" in card
     assert "| 70 " in card.split("What is guaranteed")[1]
     assert "\n\n\n" not in card
+
+
+def test_the_card_of_a_closed_loop_shows_how_it_is_told_what_it_costs(table):
+    agent = closed_agent()
+    agent.policy.manifest["evaluation"] = evaluation_of(table, agent.behaviour_thresholds)
+    card = model_card(agent.policy, file_name="p.safetensors")
+    assert "| Thresholds | 10 to 70:" in card
+    assert "what is left of the threshold, and the time to go (closed loop)" in card
+    assert "needs the cost of every step" in card
+    calibrate.calibrate_agent(agent, [40.0, 70.0], episodes=200, workers=1)
+    calibrated = model_card(agent.policy, file_name="p.safetensors")
+    assert "told the cost of every step" in calibrated
+    for text, dial in ((card, "threshold=40"), (calibrated, "threshold=40, calibrated=True")):
+        assert f"episode = policy.episode({dial})" in text
+        assert "episode.pay(cost)" in text
+
+
+def test_the_code_on_a_card_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for agent in (closed_agent(), toy_agent()):
+        agent.save("p.safetensors")
+        code = model_card(agent.policy, file_name="p.safetensors").split("```python\n")[1].split("```")[0]
+        names = {"obs": [0.1, 0.2], "cost": 0.5}
+        exec(code, names)
+        assert (names["action"] == agent.policy.act([0.1, 0.2], 40.0)).all()
+
+
+def test_the_card_says_what_a_policy_sees():
+    for condition, words in (("none", "the dial has no effect"), ("threshold", "the threshold (open loop)")):
+        card = model_card(random_policy("StaticBudget", condition=condition), file_name="p.safetensors")
+        assert words in card
+        assert "policy.act(obs, threshold=40)" in card
 
 
 def test_exported_files_act_like_the_run(tmp_path, run):

@@ -7,6 +7,7 @@ from ccpo.deploy.watching import optimal_actor, trained_actor
 from deploy.chromium import Browser, find_chromium, wait_for
 from deploy.policies import HAS_BULLET, save_random_policy
 from deploy.serving import Server
+from deploy.toy import closed_agent, closed_cost
 
 pytestmark = pytest.mark.skipif(not find_chromium(), reason="no Chromium on the PATH; install the package 'chromium'")
 
@@ -20,9 +21,15 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    actors = [optimal_actor("StaticBudget"), optimal_actor("BalanceBudget")]
+    folder = tmp_path_factory.mktemp("policies")
+    closed_agent().save(folder / "closed.safetensors")
+    actors = [
+        optimal_actor("StaticBudget"),
+        optimal_actor("BalanceBudget"),
+        trained_actor(folder / "closed.safetensors"),
+    ]
     if HAS_BULLET:
-        actors.append(trained_actor(save_random_policy(tmp_path_factory.mktemp("policies"), "BallCircle", seed=3)))
+        actors.append(trained_actor(save_random_policy(folder, "BallCircle", seed=3)))
     server = Server(Playground(actors))
     yield server
     server.stop()
@@ -45,8 +52,15 @@ def step(side):
     return f'(document.querySelectorAll(".step").length > {side} && Number({text(".step", side)}))'
 
 
-def picture(side):
-    return f'document.querySelectorAll(".stage canvas")[{side}].toDataURL()'
+def picture(side, place=".stage"):
+    return f'document.querySelectorAll("{place} canvas")[{side}].toDataURL()'
+
+
+def choose(page, actor):
+    page.evaluate(
+        f'(() => {{ const s = document.querySelector(".actor"); s.value = {actor};'
+        ' s.dispatchEvent(new Event("change")); })()'
+    )
 
 
 def middle(page, selector, share=0.5, side=0):
@@ -75,6 +89,26 @@ def test_dragging_the_slider_turns_the_policy(page):
     # One step at √(81/100) = 0.9 costs 0.81, one at threshold 20 costs 0.2.
     assert float(page.evaluate(text(".cost", 0))) - float(before) == pytest.approx(0.81, abs=0.051)
     assert page.evaluate(picture(0)) != settled
+
+
+def test_the_budget_runs_down_and_the_dial_turns_the_running_episode(page):
+    """What was spent under the first threshold counts against the second, on the page as in the policy."""
+    assert page.evaluate(text(".sees", 0)) == "the policy does not see it"
+    page.press(" ")
+    choose(page, 2)
+    page.wait(f"{step(0)} === 0")
+    assert page.evaluate(text(".sees", 0)) == ""
+    page.wait(f'{text(".left", 0)} === "20"')
+    for _ in range(2):
+        page.press(".")
+    spent = closed_cost(20.0, steps=2)
+    page.wait(f'{step(0)} === 2 && {text(".left", 0)} === "{20.0 - spent:.1f}"')
+    drawn = page.evaluate(picture(0, ".budget"))
+    for _ in range(40):
+        page.press("ArrowRight")
+    page.wait(f'{text(".left", 0)} === "{60.0 - spent:.1f}" && {picture(0, ".budget")} !== "{drawn}"')
+    page.press(".")
+    page.wait(f'{step(0)} === 3 && {text(".left", 0)} === "{60.0 - closed_cost(60.0, spent, steps=1):.1f}"')
 
 
 def test_two_sides_run_from_the_same_start(page):
@@ -110,9 +144,7 @@ def test_an_episode_ends_with_a_verdict_and_the_next_begins(page):
 
 @pytest.mark.skipif(not HAS_BULLET, reason="needs the extra 'bullet'")
 def test_a_task_from_above_leaves_a_trail_in_the_colours_of_its_cost(page):
-    page.evaluate(
-        '(() => { const s = document.querySelector(".actor"); s.value = 2; s.dispatchEvent(new Event("change")); })()'
-    )
+    choose(page, 3)
     page.wait('document.getElementById("task").textContent === "Ball-Circle"')
     page.press("+"), page.press("+")
     count = """((red, green, blue) => {

@@ -11,6 +11,7 @@ from ccpo.deploy.render import COST_COLOURS, Picture, check_animation, record_al
 from ccpo.deploy.watching import optimal_actor, trained_actor
 from ccpo.errors import ConfigError, MissingExtraError, ThresholdError, ThresholdWarning
 from deploy.policies import NEEDS_BULLET, save_random_policy
+from deploy.toy import closed_agent, closed_cost
 
 
 def test_recordings_share_their_start_and_differ_by_threshold():
@@ -56,6 +57,18 @@ def test_a_path_is_drawn_from_above_and_coloured_by_its_cost(tmp_path):
 
     picture.show(50)
     assert len(line.get_segments()) == 50
+
+
+def test_a_closed_loop_is_drawn_running_out_of_its_budget(tmp_path):
+    closed_agent().save(tmp_path / "policy.safetensors")
+    actor = trained_actor(tmp_path / "policy.safetensors")
+    recordings = record_all(actor, [20.0, 60.0])
+    for recording in recordings:
+        assert recording.costs.sum() == pytest.approx(closed_cost(recording.threshold), rel=1e-4)
+        assert (np.diff(recording.costs) <= 0.0).all()
+    meters = Picture(actor, recordings).figure.axes[1::2]
+    spent = [axes.lines[-1].get_ydata()[-1] for axes in meters]
+    assert spent == pytest.approx([closed_cost(20.0), closed_cost(60.0)], rel=1e-4)
 
 
 def test_an_animation_grows_and_ends_with_the_picture(tmp_path):

@@ -10,6 +10,7 @@ from ccpo.deploy.session import MAX_MESSAGE, Session, describe, parse_command
 from ccpo.deploy.watching import optimal_actor, trained_actor
 from ccpo.errors import FormatError
 from deploy.policies import save_random_policy
+from deploy.toy import closed_agent, closed_cost
 
 
 @pytest.fixture
@@ -134,6 +135,27 @@ def test_the_threshold_acts_from_the_next_step_on(session):
     assert (side["cost"], side["reward"], side["length"]) == (1.31, 1.9, 3)
 
 
+def test_the_dial_turns_the_running_episode_of_a_closed_loop(tmp_path):
+    """What was spent under the first threshold counts against the second."""
+    closed_agent().save(tmp_path / "policy.safetensors")
+    session = Session([trained_actor(tmp_path / "policy.safetensors")])
+    open_sides(session, thresholds=(60.0,))
+    for _ in range(10):
+        session.advance()
+    ask(session, "threshold", side=0, value=20)
+    for _ in range(90):
+        [side] = session.advance()["sides"]
+    assert (side["threshold"], side["ended"]) == (20.0, "truncated")
+    spent = closed_cost(60.0, steps=10)
+    assert 20.0 > side["cost"] == pytest.approx(closed_cost(20.0, spent, steps=90), abs=1e-3)
+    ask(session, "restart", seed=1)
+    session.advance()
+    session.advance()
+    [side] = session.advance()["sides"]
+    assert side["cost"] == pytest.approx(closed_cost(20.0, steps=2), abs=1e-3)  # a new account, the dial as it was
+    session.close()
+
+
 def test_two_sides_start_alike_and_obey_their_own_thresholds(session):
     start = open_sides(session, actors=(2, 2), thresholds=(20, 70), seed=5)
     assert start["places"][0] == start["places"][1]
@@ -183,4 +205,5 @@ def test_an_episode_ends_and_waits_for_a_restart(session):
 def test_the_welcome_is_plain_json(session):
     welcome = json.loads(json.dumps(describe(session._actors, compare=True), allow_nan=False))
     assert [actor["task"] for actor in welcome["actors"]] == ["StaticBudget", "DriftBudget", "StaticBudget"]
+    assert [actor["closed_loop"] for actor in welcome["actors"]] == [False, False, True]
     assert welcome["scenes"]["DriftBudget"]["kind"] == "timeline"

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from ccpo import agent
 from ccpo.deploy.watching import CurvePoint, LiveEpisode, check_same_task, optimal_actor, scene_of, trained_actor
 from ccpo.envs.analytic import ANALYTIC_ENVS
 from ccpo.envs.registry import resolve
@@ -13,6 +14,7 @@ from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, FormatError
 from ccpo.metrics import EpisodeTable
 from deploy.policies import NEEDS_BULLET, random_policy, save_random_policy
+from deploy.toy import closed_agent, closed_cost
 
 
 def play(actor, threshold, seed=0):
@@ -25,14 +27,18 @@ def play(actor, threshold, seed=0):
 
 
 @pytest.mark.parametrize("task", ["DriftBudget", pytest.param("CarCircle", marks=NEEDS_BULLET)])
-def test_an_episode_equals_a_plain_loop(tmp_path, task):
-    policy = random_policy(task)
-    actor = trained_actor(save_random_policy(tmp_path, task))
+@pytest.mark.parametrize("condition", ["threshold", "budget"])
+def test_an_episode_equals_a_plain_loop(tmp_path, task, condition):
+    policy = random_policy(task, condition=condition)
+    actor = trained_actor(save_random_policy(tmp_path, task, condition=condition))
+    assert actor.closed_loop == (condition == "budget")
     env = resolve(task)()
-    obs, reward, cost, ended = env.reset(episode_seed(3, evaluation=True)), 0.0, 0.0, False
+    obs, reward, cost, steps, ended = env.reset(episode_seed(3, evaluation=True)), 0.0, 0.0, 0, False
     while not ended:
-        obs, r, c, terminated, truncated = env.step(policy.net.mean(obs, np.float32(35.0)))
-        reward, cost, ended = reward + r, cost + c, terminated or truncated
+        budget = np.float32([35.0 - cost if condition == "budget" else 35.0])
+        action = policy.net.mean(obs, budget, np.float32(1.0 - steps / env.spec.episode_length))
+        obs, r, c, terminated, truncated = env.step(action)
+        reward, cost, steps, ended = reward + r, cost + c, steps + 1, terminated or truncated
     env.close()
 
     episode, moments = play(actor, 35.0, seed=3)
@@ -40,6 +46,35 @@ def test_an_episode_equals_a_plain_loop(tmp_path, task):
     assert len(moments) == episode.length == resolve(task).spec.episode_length
     assert episode.ended == "truncated"
     assert math.isclose(sum(moment.cost for moment in moments), cost)
+
+
+def test_an_episode_is_what_an_evaluation_measures(tmp_path, monkeypatch):
+    """The same account of the budget: bit for bit, for costs that are no whole numbers."""
+    path = save_random_policy(tmp_path, "StaticBudget")
+    measured = agent.load(path).evaluate([35.0], 1)
+    monkeypatch.setattr(
+        "ccpo.deploy.watching.episode_seed", lambda *_, **__: episode_seed(0, 35_000, 0, evaluation=True)
+    )
+    episode, _ = play(trained_actor(path), 35.0)
+    assert (measured.reward.tolist(), measured.cost.tolist()) == ([episode.reward], [episode.cost])
+
+
+def test_a_closed_loop_slows_down_as_its_budget_runs_out(tmp_path):
+    closed_agent().save(tmp_path / "policy.safetensors")
+    episode, moments = play(trained_actor(tmp_path / "policy.safetensors"), 40.0)
+    actions = [moment.action[0] for moment in moments]
+    assert actions == sorted(actions, reverse=True)
+    assert 40.0 > episode.cost == pytest.approx(closed_cost(40.0), rel=1e-4)
+
+
+@pytest.mark.parametrize(("first", "then"), [(60.0, 20.0), (20.0, 60.0)])
+def test_a_dial_turned_in_mid_episode_is_the_threshold_of_the_whole_episode(tmp_path, first, then):
+    closed_agent().save(tmp_path / "policy.safetensors")
+    episode = LiveEpisode(trained_actor(tmp_path / "policy.safetensors"), seed=0)
+    for step in range(100):
+        episode.step(first if step < 10 else then)
+    spent = closed_cost(first, steps=10)
+    assert then > episode.cost == pytest.approx(closed_cost(then, spent, steps=90), rel=1e-4)
 
 
 def test_a_turned_threshold_acts_at_the_next_step():
@@ -109,7 +144,6 @@ def test_the_curve_of_a_run_is_its_eval_csv(tmp_path):
         ("DroneCircle", "circle"),
         ("DroneRun", "run"),
         ("AntRun", "run"),
-        ("DroneRun-BudgetAware", "run"),
     ],
 )
 def test_the_five_tasks_are_seen_from_above(tmp_path, task, kind):

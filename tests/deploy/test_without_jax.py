@@ -13,28 +13,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy import toy_agent
+from toy import closed_agent
 
 ROOT = Path(__file__).parents[2]
 CODE = """
 import importlib.util, json, sys, warnings
 warnings.simplefilter("error")
 from ccpo.runtime import Policy
-action = Policy.load(sys.argv[1]).act([0.1, 0.2], 35.0)
+episode = Policy.load(sys.argv[1]).episode(35.0)
+episode.pay(12.0)
+action = episode.act([0.1, 0.2])
 absent = all(importlib.util.find_spec(name) is None for name in ("jax", "gymnasium", "rich", "optax"))
 print(json.dumps([action.tolist(), absent]))
 """
 
 
 def act_in(python, tmp_path):
-    agent = toy_agent()
+    agent = closed_agent()
     agent.save(tmp_path / "policy.safetensors")
     command = [python, "-I", "-c", CODE, tmp_path / "policy.safetensors"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
     action, absent = json.loads(result.stdout)
     assert absent
-    np.testing.assert_array_equal(np.float32(action), agent.policy.act([0.1, 0.2], 35.0))
+    np.testing.assert_array_equal(np.float32(action), agent.policy.act([0.1, 0.2], 35.0, spent=12.0, step=1))
 
 
 def make_environment(folder, *, with_pip):
@@ -68,15 +70,17 @@ def test_acts_after_pip_install_without_dependencies(tmp_path):
     act_in(python, tmp_path)
 
 
-@pytest.mark.parametrize("command", [("evaluate", "--episodes", "1"), ("calibrate", "--episodes", "20")])
+@pytest.mark.parametrize("command", [("evaluate", "--episodes", "1"), ("calibrate", "--episodes", "200")])
 def test_commands_that_use_a_policy_do_without_jax(command, tmp_path):
     name, *flags = command
     out = tmp_path / "calibrated.safetensors" if name == "calibrate" else tmp_path
+    policy = tmp_path / "policy.safetensors"
+    closed_agent().save(policy)
     run = f"""
 import sys
 sys.modules["jax"] = None
 from ccpo.cli import main
-sys.exit(main(["{name}", "pretrained/BallCircle", "--thresholds", "40,60", "--workers", "1", "--out", {str(out)!r}]
+sys.exit(main(["{name}", {str(policy)!r}, "--thresholds", "40,60", "--workers", "1", "--out", {str(out)!r}]
     + {flags}))
 """
     result = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False, timeout=120)

@@ -253,6 +253,13 @@ def test_an_end_is_terminated_or_truncated_and_never_both():
     assert half(adapt(Fake(truncated=True)))[3:] == (False, True)
 
 
+def test_what_an_early_end_means_is_a_failure_or_a_success():
+    assert adapt().spec.early_end == "failure"
+    assert adapt(early_end="success").spec.early_end == "success"
+    with pytest.raises(EnvError, match="early_end='disaster' is not allowed; give one of failure, success"):
+        adapt(early_end="disaster")
+
+
 def test_seeds_are_passed_on_and_close_reaches_the_environment():
     env = adapt()
     env.reset(seed=5)

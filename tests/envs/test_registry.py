@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from ccpo.envs import analytic
 from ccpo.envs.analytic import AnalyticEnv, StaticBudget
-from ccpo.envs.registry import TASKS, EnvFactory, find_task, list_tasks, resolve
+from ccpo.envs.registry import TASKS, EnvFactory, find_task, list_tasks, make, resolve
 from ccpo.errors import ConfigError, EnvError
 
 HAS_BULLET = all(importlib.util.find_spec(name) for name in ("pybullet", "ccpo.envs.bullet"))
@@ -193,6 +193,12 @@ def test_resolve_a_task_name():
     check_step(factory, episode_length=100, cost=1.0)
     assert resolve("StaticBudget", episode_length=30).spec.episode_length == 30
     check_step(resolve("StaticBudget", cost_fn=plain_cost, episode_length=5), episode_length=5, cost=1.0)
+
+
+@pytest.mark.parametrize("env", ["StaticBudget", lambda: make("StaticBudget"), make("StaticBudget")])
+def test_what_an_early_end_means_reaches_every_kind_of_environment(env):
+    assert resolve(env).spec.early_end == "failure"
+    assert resolve(env, early_end="success").spec.early_end == "success"
 
 
 def test_resolve_a_gymnasium_id_with_a_cost_function():

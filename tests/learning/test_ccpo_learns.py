@@ -1,101 +1,50 @@
-"""CCPO on CMDPs whose optimal return is a known function of the threshold.
+"""CCPO on CMDPs whose optimal return is a known function of the threshold, with the settings that it has unless told.
 
 Trained under three behaviour thresholds, evaluated at 13 that are mostly unseen; the constraint is active at every one.
 """
 
-import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ccpo
-from ccpo.envs.registry import find_task
+from ccpo.envs.registry import TASKS, find_task
 
-pytestmark = pytest.mark.long
-
-SMALL = {
-    "steps": 120_000,
-    "warmup_steps": 1_200,
-    "hidden": (64, 64),
-    "batch": 128,
-    "states": 32,
-    "updates_per_step": 0.15,
-    "mstep_kl_std_bound": 0.0002,
-    "mstep_multiplier_rate": 0.01,
-    "critic_rate": 0.002,
-    "discount": 0.9,
-    "pretrain_share": 0.2,
-    "relabel_share": 0.7,
-    "unseen_share": 0.8,
-    "spread_embedding": True,
-    "constraint_gain": 0.1,
-    "normalise_observations": False,
-    "feedback_rate": 0.1,
-    "violation_margin": 0.0,
-    "rate_decay": 0.9,
-}
+ANALYTIC = [task.name for task in TASKS.values() if task.extra is None]
 
 
-def learn(task: str, out, **settings):
-    """Return over optimum and cost over threshold, at 13 thresholds; and the seconds that training took."""
-    began = time.process_time()
-    agent = ccpo.train(task, out=out, **{**SMALL, **settings})
-    seconds = time.process_time() - began
+def learn(task: str, out: Path, *, episodes: int, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Mean return over the optimum and mean cost over the threshold, at 13 thresholds."""
+    agent = ccpo.train(task, out=out, **settings)
     thresholds = np.linspace(*agent.threshold_range, 13)
-    table = agent.evaluate(thresholds, episodes=20, workers=1)
+    table = agent.evaluate(thresholds, episodes=episodes, workers=1)
     parts = [table.select(table.threshold == t) for t in thresholds]
     env = find_task(task).make()
-    optimum = np.array([env.optimal_return(t) for t in thresholds])
-    reward = np.array([part.reward.mean() for part in parts]) / optimum
-    cost = np.array([part.cost.mean() for part in parts]) / thresholds
-    print(task, f"{seconds:.0f} s", "return/optimum", reward.round(3), "cost/threshold", cost.round(3))
-    return reward, cost, seconds
+    reward = np.array([part.reward.mean() / env.optimal_return(t) for part, t in zip(parts, thresholds, strict=True)])
+    cost = np.array([part.cost.mean() / t for part, t in zip(parts, thresholds, strict=True)])
+    print(task, settings, "return/optimum", reward.round(3), "cost/threshold", cost.round(3))
+    return reward, cost
 
 
-@pytest.mark.parametrize(
-    ("task", "settings"),
-    [
-        ("StaticBudget", {}),
-        ("StaticBudget-T20-C100", {}),
-        ("StaticBudget-T500-C0.01", {"rollout_length": 100, "spread_embedding": False}),
-    ],
-)
-def test_static(task, settings, tmp_path):
-    reward, cost, _ = learn(task, tmp_path, **settings)
-    assert (np.abs(reward - 1.0) <= 0.05).all(), reward
-    assert (cost >= 0.9).all(), cost
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("task", ANALYTIC)
+def test_the_closed_form_is_nearly_reached_on_every_analytic_task(task, seed, tmp_path):
+    reward, cost = learn(task, tmp_path, episodes=20, seed=seed)
+    assert (reward >= 0.92).all(), reward
     assert (cost <= 1.05).all(), cost
 
 
-@pytest.mark.parametrize("task", ["DriftBudget"])
-def test_dynamic(task, tmp_path):
-    reward, cost, _ = learn(task, tmp_path, feedback_rate=0.2, violation_margin=2.0)
-    assert (reward >= 0.9).all(), reward
-    assert (cost <= 1.05).all(), cost
+SMALL = {"hidden": (32, 32), "features": 16, "batch": 64, "states": 64, "steps": 45_000, "updates_per_step": 0.2}
 
 
-def test_late(tmp_path):
-    """Safe at every threshold; the gap to the closed form is printed, closing it is later work."""
-    settings = {"horizon": "finite", "discount": 0.95, "violation_margin": 1.0, "spread_embedding": False}
-    _, cost, _ = learn("LateBudget", tmp_path, **settings)
-    assert (cost <= 1.1).all(), cost
-
-
-@pytest.mark.parametrize("switch", ["versatile_critic", "versatile_policy"])
-def test_the_ablations_learn_at_the_behaviour_thresholds(switch, tmp_path):
-    reward, cost, _ = learn("StaticBudget", tmp_path, **{switch: False})
-    seen = [2, 6, 10]
-    assert (np.abs(cost[seen] - 1.0) <= 0.15).all(), cost
-    assert (np.abs(reward[seen] - 1.0) <= 0.1).all(), reward
-
-
-def test_a_budget_aware_policy_spends_a_budget_in_every_episode(tmp_path):
-    """Drift makes costs differ from episode to episode; a policy that sees them need not let any go beyond."""
-    settings = {"overspend_price": 5.0, "horizon": "finite", "discount": 0.97, "out": tmp_path}
-    agent = ccpo.train("DriftBudget-BudgetAware", **{**SMALL, **settings})
-    for threshold in (15.0, 35.0, 55.0):
-        episodes = agent.evaluate([threshold], episodes=20, workers=1)
-        optimum = find_task("DriftBudget").make().optimal_return(threshold)
-        print(threshold, episodes.cost.round(1), episodes.reward.mean() / optimum)
-        assert (episodes.cost <= 1.1 * threshold).all()
-        assert episodes.reward.mean() >= 0.9 * optimum
+@pytest.mark.parametrize("task", ["StaticBudget-T20", "LateBudget-T20"])
+def test_a_short_training_of_small_networks_spends_budgets_well(task, tmp_path):
+    """A minute: far from the closed form, and further still from a policy that does not learn or does not keep
+    its budget."""
+    reward, cost = learn(task, tmp_path, episodes=5, **SMALL)
+    assert (reward >= 0.75).all(), reward
+    assert (cost >= 0.6).all(), cost
+    assert (cost <= 1.25).all(), cost

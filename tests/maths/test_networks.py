@@ -5,47 +5,41 @@ import pytest
 
 from ccpo.maths import networks
 
-
-@pytest.fixture(params=["own bodies", "shared body", "normalised", "normalised shared body"])
-def critics(request, key):
-    shape = {"hidden": (8, 8), "features": 5, "embedding_hidden": 4, "normalised": "normalised" in request.param}
-    own = {
-        name: networks.init_versatile_critic(k, 3, 2, **shape)
-        for name, k in zip(("reward", "cost"), jax.random.split(key), strict=True)
-    }
-    return networks.share_body(own, "feature") if "shared" in request.param else own
+BATCH, SAMPLES, FEATURES = 7, 4, 5
 
 
-def layers_of(critics, name):
-    return [*critics.get("body", []), *critics[name]["feature"]]
+@pytest.fixture(params=[1, 2])
+def conditions(request, key):
+    """What z sees: a normalised threshold, or two numbers of a budget; [B, D]."""
+    return jax.random.uniform(jax.random.fold_in(key, 1), (BATCH, request.param))
 
 
-def inputs(key, batch=7, samples=4):
-    obs_key, action_key, condition_key = jax.random.split(key, 3)
-    return (
-        jax.random.normal(obs_key, (batch, 3)),
-        jax.random.normal(action_key, (batch, samples, 2)),
-        jax.random.uniform(condition_key, (batch,)),
-    )
+@pytest.fixture
+def critic(conditions, key):
+    size = conditions.shape[-1]
+    shape = {"hidden": (8, 8), "features": FEATURES, "embedding_hidden": 4, "condition_size": size}
+    return networks.init_versatile_critic(key, 3, 2, **shape)
 
 
-@pytest.mark.parametrize("name", ["reward", "cost"])
-def test_versatile_q_is_the_inner_product_of_feature_and_embedding(critics, name, key):
-    obs, action, condition = inputs(key)
-    q = networks.versatile_q(critics, obs, action, condition, bound=10.0)
-    psi = networks.features(critics, obs, action, bound=10.0)
-    z = networks.embedding(critics[name]["embedding"], condition)
-    slow = [[float(psi[name][b, k] @ z[b]) for k in range(4)] for b in range(7)]
-    np.testing.assert_allclose(q[name], slow, rtol=1e-4, atol=1e-5)
+@pytest.fixture
+def pairs(key):
+    obs_key, action_key = jax.random.split(key)
+    return jax.random.normal(obs_key, (BATCH, 3)), jax.random.normal(action_key, (BATCH, SAMPLES, 2))
 
 
-@pytest.mark.parametrize("name", ["reward", "cost"])
-def test_features_are_those_of_a_network_of_both_inputs(critics, name, key):
-    obs, action, _ = inputs(key)
-    joint = jnp.concatenate([jnp.repeat(obs[:, None], 4, axis=1), action], axis=-1)
-    expected = 10.0 * jnp.tanh(networks.mlp(layers_of(critics, name), joint) / 10.0)
-    found = networks.features(critics, obs, action, bound=10.0)[name]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+def test_versatile_q_is_the_inner_product_of_feature_and_embedding(critic, pairs, conditions):
+    q = networks.versatile_q(critic, *pairs, conditions, bound=10.0)
+    psi = networks.features(critic["feature"], *pairs, bound=10.0)
+    z = networks.mlp(critic["embedding"], conditions) / np.sqrt(FEATURES)
+    slow = [[float(psi[b, k] @ z[b]) for k in range(SAMPLES)] for b in range(BATCH)]
+    np.testing.assert_allclose(q, slow, rtol=1e-4, atol=1e-5)
+
+
+def test_features_are_those_of_a_network_of_both_inputs(critic, pairs):
+    obs, action = pairs
+    joint = jnp.concatenate([jnp.repeat(obs[:, None], SAMPLES, axis=1), action], axis=-1)
+    expected = 10.0 * jnp.tanh(networks.mlp(critic["feature"], joint) / 10.0)
+    np.testing.assert_allclose(networks.features(critic["feature"], *pairs, bound=10.0), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_normalised_layer_sees_deviations_in_units_of_their_spread(key):
@@ -59,73 +53,55 @@ def test_a_normalised_layer_sees_deviations_in_units_of_their_spread(key):
     np.testing.assert_allclose(networks.mlp(layers, jnp.asarray(x, jnp.float32)), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_shared_body_is_that_of_the_first_critic_and_is_one(key):
-    own = {
-        name: networks.init_plain_critic(k, 3, 2, hidden=(8, 8))
-        for name, k in zip(("reward", "cost"), jax.random.split(key), strict=True)
-    }
-    shared = networks.share_body(own, "joint")
-    obs, action, condition = inputs(key)
-    found, apart = (networks.plain_q(critics, obs, action, condition) for critics in (shared, own))
-    np.testing.assert_array_equal(found["reward"], apart["reward"])
-    assert np.abs(found["cost"] - apart["cost"]).max() > 1e-3
-    count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))  # noqa: E731  # one expression, used twice
-    assert count(shared) == count(own) - count(own["cost"]["joint"][:-1])
+def test_features_stay_within_their_bound(critic, pairs):
+    loud = jax.tree.map(lambda x: 100.0 * x, critic["feature"])
+    assert np.abs(networks.features(loud, *pairs, bound=3.0)).max() <= 3.0
 
 
-def test_features_stay_within_their_bound(critics, key):
-    obs, action, _ = inputs(key)
-    loud = jax.tree.map(lambda x: 100.0 * x, critics)
-    for psi in networks.features(loud, obs, action, bound=3.0).values():
-        assert np.abs(psi).max() <= 3.0
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 8)])
+def test_plain_q_is_a_network_of_state_condition_and_action(hidden, pairs, conditions, key):
+    critic = networks.init_plain_critic(key, 3, 2, condition_size=conditions.shape[-1], hidden=hidden)
+    obs, action = pairs
+    rows = [jnp.broadcast_to(x[:, None], (BATCH, SAMPLES, x.shape[-1])) for x in (obs, conditions)]
+    expected = networks.mlp(critic["joint"], jnp.concatenate([*rows, action], axis=-1))[..., 0]
+    np.testing.assert_allclose(networks.plain_q(critic, *pairs, conditions), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_plain_q_sees_the_threshold(key):
-    critics = {"cost": networks.init_plain_critic(key, 3, 2, hidden=(8, 8))}
-    obs, action, condition = inputs(key)
-    q = networks.plain_q(critics, obs, action, condition)["cost"]
-    assert q.shape == (7, 4)
-    assert np.abs(q - networks.plain_q(critics, obs, action, condition + 0.5)["cost"]).max() > 1e-4
+def test_plain_q_sees_the_condition(pairs, conditions, key):
+    critic = networks.init_plain_critic(key, 3, 2, condition_size=conditions.shape[-1], hidden=(8, 8))
+    q, other = (networks.plain_q(critic, *pairs, c) for c in (conditions, conditions + 0.5))
+    assert np.abs(q - other).max() > 1e-4
 
 
 @pytest.mark.parametrize("kind", ["versatile", "plain"])
-def test_rescaling_the_output_scales_every_value(kind, critics, key):
-    obs, action, condition = inputs(key)
+def test_rescaling_a_critic_scales_every_value(kind, critic, pairs, conditions, key):
     if kind == "plain":
-        critics = {"reward": networks.init_plain_critic(key, 3, 2, hidden=(8, 8))}
+        critic = networks.init_plain_critic(key, 3, 2, condition_size=conditions.shape[-1], hidden=(8, 8))
 
-    def q(critics):
+    def q(critic):
         if kind == "plain":
-            return networks.plain_q(critics, obs, action, condition)["reward"]
-        return networks.versatile_q(critics, obs, action, condition, bound=10.0)["reward"]
+            return networks.plain_q(critic, *pairs, conditions)
+        return networks.versatile_q(critic, *pairs, conditions, bound=10.0)
 
-    rescaled = {**critics, "reward": networks.rescale_output(critics["reward"], 2.5)}
-    np.testing.assert_allclose(q(rescaled), 2.5 * q(critics), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(q(networks.rescale_critic(critic, 2.5)), 2.5 * q(critic), rtol=1e-4, atol=1e-5)
+
+
+def test_the_actor_sees_observation_and_condition_side_by_side(conditions, key):
+    actor = networks.init_actor(key, 3 + conditions.shape[-1], 2, hidden=(16, 16))
+    obs = jax.random.normal(key, (BATCH, 3))
+    mean, std = networks.actor(actor, obs, conditions, std_range=(0.2, 1.0))
+    out = np.asarray(networks.mlp(actor, jnp.concatenate([obs, conditions], axis=-1)))
+    np.testing.assert_allclose(mean, np.tanh(out[:, :2]), atol=1e-6)
+    np.testing.assert_allclose(std, 0.2 + 0.8 / (1.0 + np.exp(-out[:, 2:])), atol=1e-6)
 
 
 def test_the_actor_starts_near_zero_mean_and_middle_scale(key):
     actor = networks.init_actor(key, 4, 2, hidden=(16, 16))
-    mean, std = networks.actor(actor, jax.random.normal(key, (5, 3)), jnp.linspace(0.0, 1.0, 5), std_range=(0.2, 1.0))
+    condition = jnp.linspace(0.0, 1.0, 5)[:, None]
+    mean, std = networks.actor(actor, jax.random.normal(key, (5, 3)), condition, std_range=(0.2, 1.0))
     assert np.abs(mean).max() < 0.1
     np.testing.assert_allclose(std, 0.6, atol=0.05)
 
 
 def test_thresholds_are_normalised_as_in_the_paper():
     assert float(networks.normalise_threshold(40.0, (10.0, 70.0))) == pytest.approx(30.0 / 70.0)
-
-
-@pytest.mark.parametrize("hidden", [(), (8,)])
-def test_critics_may_have_few_hidden_layers(hidden, key):
-    critics = {
-        name: networks.init_plain_critic(k, 3, 2, hidden=hidden)
-        for name, k in zip(("reward", "cost"), jax.random.split(key), strict=True)
-    }
-    obs, action, condition = inputs(key)
-    found = networks.plain_q(critics, obs, action, condition)["cost"]
-    rows = jnp.concatenate(
-        [jnp.broadcast_to(x[:, None], (7, 4, x.shape[-1])) for x in (obs, condition[:, None])] + [action], axis=-1
-    )
-    np.testing.assert_allclose(found, networks.mlp(critics["cost"]["joint"], rows)[..., 0], rtol=1e-4, atol=1e-5)
-    if hidden:
-        shared = networks.plain_q(networks.share_body(critics, "joint"), obs, action, condition)
-        np.testing.assert_allclose(shared["reward"], networks.plain_q(critics, obs, action, condition)["reward"])

@@ -25,6 +25,16 @@ def test_nstep_equals_a_plain_loop():
         np.testing.assert_allclose(np.stack(result, axis=1), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_nstep_sums_each_of_several_costs_by_itself():
+    rng = np.random.default_rng(1)
+    values, ended = rng.normal(size=(3, 50, 2)), rng.random((3, 50)) < 0.3
+    result = nstep_return(jnp.asarray(values, jnp.float32), jnp.asarray(ended), 0.9)
+    for m in range(2):
+        alone = nstep_return(jnp.asarray(values[..., m], jnp.float32), jnp.asarray(ended), 0.9)
+        np.testing.assert_allclose(result.value[:, m], alone.value, rtol=1e-6)
+    np.testing.assert_array_equal(result.last, alone.last)
+
+
 @pytest.mark.parametrize("length", [20, 200])
 @pytest.mark.parametrize("discount", [0.9, 0.97, 1.0])
 @pytest.mark.parametrize("name", ["endless", "finite"])
@@ -79,3 +89,11 @@ def test_q_run_is_the_value_of_so_many_steps_of_cost_at_once(discount):
     for name in ("endless", "finite"):
         run = Horizon(name, 20, discount).q_run(jnp.arange(12.0))
         np.testing.assert_allclose(run, [sum(discount**t for t in range(n)) for n in range(12)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["endless", "finite"])
+def test_the_rest_of_an_episode_is_in_units_of_the_mean_value(name):
+    """One unit a step: its mean over the steps of an episode is 1; what never ends is always 1."""
+    rest = Horizon(name, 20, 0.9).rest(jnp.arange(1.0, 21.0))
+    assert float(rest.mean()) == pytest.approx(1.0, rel=1e-5)
+    assert bool(jnp.all(rest == 1.0)) == (name == "endless")

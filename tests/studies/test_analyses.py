@@ -21,9 +21,10 @@ from ccpo.errors import RunError
 from ccpo.maths import bounds
 from ccpo.metrics import EpisodeTable
 from ccpo.runs import Run
+from ccpo.schedule import LoopConfig
 from ccpo.studies.analyses import bound, deviations, frontier, learned, over_seeds, q_check
 from ccpo.studies.plan import FinishedRun
-from ccpo.training import LoopConfig, Trainer
+from ccpo.training import Trainer
 from ccpo.types import Transition
 from helpers import TINY
 
@@ -34,31 +35,33 @@ HIGH = 14.0
 
 
 def with_cost_embedding(state, hidden):
-    critic = state.critic["cost"]
+    (critic,) = state.critic.cost
     critic = {**critic, "embedding": [hidden, critic["embedding"][1]]}
-    return state._replace(critic={**state.critic, "cost": critic})
+    return state._replace(critic=state.critic._replace(cost=(critic,)))
 
 
 def bent(state):
     """As initialised, z(ε) is a line, since biases are zero: give it bends within the range."""
-    if "embedding" not in state.critic["cost"]:
+    if "embedding" not in state.critic.cost[0]:
         return state
-    hidden = state.critic["cost"]["embedding"][0]
-    return with_cost_embedding(state, {**hidden, "bias": -hidden["weight"][0] * jnp.linspace(0.1, 0.7, 4)})
+    hidden = state.critic.cost[0]["embedding"][0]
+    kinks = jnp.linspace(0.1, 0.7, len(hidden["bias"]))
+    return with_cost_embedding(state, {**hidden, "bias": -hidden["weight"][0] * kinks})
 
 
 def straight(state):
     """z(ε) as a line: every hidden unit is on over the whole range."""
-    hidden = state.critic["cost"]["embedding"][0]
+    hidden = state.critic.cost[0]["embedding"][0]
     return with_cost_embedding(state, {"weight": jnp.abs(hidden["weight"]), "bias": jnp.ones_like(hidden["bias"])})
 
 
 def make_run(folder, *, algorithm="ccpo", seed=0, thresholds=SEEN, reward=1.0, cost=1.0, prepare=bent, **settings):
     """A finished run that never learned; episodes earn and cost so many times what the optimum does at ε."""
     factory, module = resolve(TASK), find_algorithm(algorithm)
-    given = {**TINY, **settings, "seed": seed, "behaviour_thresholds": thresholds}
+    critics = {"loop": "open", "horizon": "endless", "discount": 0.97}
+    given = {**TINY, **critics, **settings, "seed": seed, "behaviour_thresholds": thresholds}
     loop, own = config.build((LoopConfig, module.Config), agent.task_settings(factory), given)
-    identity = {"task": TASK, "algorithm": algorithm, "preset": "none", "episode_length": None}
+    identity = {"task": TASK, "algorithm": algorithm, "preset": "none", "episode_length": None, "early_end": "failure"}
     run = Run.create(folder, algorithm=algorithm, task=TASK, seed=seed, config=identity | config.as_dict(loop, own))
     trainer = Trainer(run, module, factory, loop=loop, config=own)
     trainer.replay = replay.insert(trainer.replay, make_rollout(trainer.problem.lanes, seed=int(thresholds[0])))
@@ -91,11 +94,12 @@ def make_rollout(lanes, *, seed, steps=20):
         obs=rng.normal(size=(*rows, 2)).astype(np.float32),
         action=1.5 * rng.normal(size=(*rows, 1)).astype(np.float32),
         reward=np.zeros(rows, np.float32),
-        cost=np.zeros(rows, np.float32),
+        cost=np.zeros((*rows, 1), np.float32),
         next_obs=rng.normal(size=(*rows, 2)).astype(np.float32),
         terminated=np.zeros(rows, bool),
         truncated=np.zeros(rows, bool),
-        threshold=np.zeros(rows, np.float32),
+        threshold=np.zeros((*rows, 1), np.float32),
+        spent=np.zeros((*rows, 1), np.float32),
         time_to_go=np.broadcast_to(np.arange(steps, 0, -1, dtype=np.float32)[:, None], rows),
     )
 
@@ -128,21 +132,29 @@ def test_a_run_is_loaded_as_it_was_saved(tmp_path):
 
 
 def relu_net(layers, x):
+    """In NumPy; a layer with a scale is normalised."""
     for layer in layers[:-1]:
-        x = np.maximum(x @ np.asarray(layer["weight"]) + np.asarray(layer["bias"]), 0)
+        x = x @ np.asarray(layer["weight"]) + np.asarray(layer["bias"])
+        if "scale" in layer:
+            x = (
+                (x - x.mean(axis=-1, keepdims=True))
+                / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+                * np.asarray(layer["scale"])
+            )
+        x = np.maximum(x, 0)
     return x @ np.asarray(layers[-1]["weight"]) + np.asarray(layers[-1]["bias"])
 
 
 @pytest.mark.parametrize("horizon", ["endless", "finite"])
 def test_q_is_feature_times_embedding_in_episodic_cost(tmp_path, horizon):
-    run, trainer = make_run(tmp_path, horizon=horizon, feature_bound=0.7)
+    run, trainer = make_run(tmp_path, horizon=horizon)
     found = learned.load(run)
     steps = learned.draw(found.steps, 50, seed=1)
-    critic = trainer.state.critic["cost"]
+    (critic,) = trainer.state.critic.cost
     inputs = np.asarray(trainer.state.normaliser(steps.obs))
     if horizon == "finite":
         inputs = np.column_stack([inputs, steps.time_to_go / 20])
-    psi = 0.7 * np.tanh(relu_net(critic["feature"], np.column_stack([inputs, np.clip(steps.action, -1, 1)])) / 0.7)
+    psi = 10.0 * np.tanh(relu_net(critic["feature"], np.column_stack([inputs, np.clip(steps.action, -1, 1)])) / 10.0)
     z = relu_net(critic["embedding"], np.array([(8.0 - 2.0) / HIGH])) / 2.0
     np.testing.assert_allclose(learned.episodic_q_cost(found, steps, 8.0), HIGH * psi @ z, rtol=2e-4, atol=1e-5)
 
@@ -154,7 +166,7 @@ def test_q_of_a_single_threshold_agent_is_in_the_same_unit(tmp_path):
     steps = learned.draw(found.steps, 50, seed=1)
     obs, nothing = np.asarray(trainer.state.normaliser(steps.obs)), np.zeros((50, 1))
     inputs = np.column_stack([obs, nothing, np.clip(steps.action, -1, 1)])
-    q = relu_net(trainer.state.critic["cost"]["joint"], inputs)[:, 0]
+    q = relu_net(trainer.state.critic.cost[0]["joint"], inputs)[:, 0]
     np.testing.assert_allclose(learned.episodic_q_cost(found, steps, 8.0), (8.0 + HIGH) * q, rtol=2e-4, atol=1e-5)
 
 
@@ -219,7 +231,7 @@ def test_estimates_are_those_of_the_critic(tmp_path):
     run, trainer = make_run(tmp_path)
     fit = bound.fits_of(run)[0]
     thresholds = np.linspace(2, 14, bound.RANGE_POINTS)
-    z = relu_net(trainer.state.critic["cost"]["embedding"], ((thresholds - 2) / HIGH)[:, None]) / 2.0
+    z = relu_net(trainer.state.critic.cost[0]["embedding"], ((thresholds - 2) / HIGH)[:, None]) / 2.0
     residuals = [component - np.polyval(np.polyfit(thresholds, component, 1), thresholds) for component in z.T]
     sigma = max(np.sqrt(np.sum(r**2) / (len(thresholds) - 2)) for r in residuals)
     assert fit.sigma == pytest.approx(sigma, rel=1e-3)
@@ -229,6 +241,13 @@ def test_estimates_are_those_of_the_critic(tmp_path):
     assert fit.feature_bound == np.abs(psi).max() <= fit.feature_setting
     assert fit.worst_noise == pytest.approx(sigma * fit.feature_bound * 2.0 * HIGH, rel=1e-3)
     assert 0 < fit.largest_noise <= fit.worst_noise
+
+
+@pytest.mark.parametrize(("analysis", "name"), [(q_check, "q-check"), (bound, "bound")])
+def test_critics_of_a_closed_loop_say_something_else(analysis, name, runs, tmp_path):
+    closed, _ = make_run(tmp_path / "runs", loop="closed", horizon="finite", prepare=lambda state: state)
+    with pytest.raises(RunError, match=f"^{name} needs a finished CCPO run, in an open loop"):
+        analysis.report([closed, *runs[2:]], tmp_path)
 
 
 def test_bound_rows_stand_beside_measured_costs(runs):

@@ -7,10 +7,10 @@ from ccpo.algorithms import find_algorithm
 from ccpo.envs.registry import resolve
 from ccpo.errors import ConfigError
 from ccpo.report.paper import PAPER_ABLATION, PAPER_EFFICIENCY, PAPER_RESULTS, display_name
-from ccpo.studies.catalogue import SCALES, STUDIES, find_study
+from ccpo.schedule import LoopConfig
+from ccpo.studies.catalogue import DEVIATIONS, SCALES, STUDIES, find_study
 from ccpo.studies.comparison import table_2
 from ccpo.studies.plan import with_members
-from ccpo.training import LoopConfig
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -20,7 +20,7 @@ def test_every_run_has_valid_settings_and_a_folder_of_its_own(study, scale):
     assert len({plan.name for plan in plans}) == len(plans)
     checked = set()
     for plan in with_members(plans):
-        kind = (plan.algorithm, plan.task, plan.preset, plan.thresholds)
+        kind = (plan.algorithm, plan.task, plan.preset, plan.arm, plan.thresholds)
         if not plan.members and kind not in checked:
             checked.add(kind)
             own = agent.task_settings(resolve(plan.task))
@@ -87,16 +87,32 @@ def test_unknown_names_are_errors_with_a_suggestion():
         find_study("mian")
 
 
-def test_a_method_runs_only_on_the_tasks_on_which_it_differs():
-    study, tasks = find_study("deviations"), ("BallCircle", "DroneRun")
-    ball, drone = ({plan.label for plan in study.plans("quick", tasks=[task], seeds=[0])} for task in tasks)
-    for one, other, task in ((ball, drone, "BallCircle"), (drone, ball, "DroneRun")):
-        assert one - other == {method.label for method in study.methods if method.only == (task,)} != set()
-    assert "CCPO" in ball & drone
-    with pytest.raises(ConfigError, match="no run on DroneRun: 'D10 a body for each critic' is only for BallCircle"):
-        study.plans("quick", tasks=["DroneRun"], methods=["D10 a body for each critic"])
+@pytest.mark.parametrize("name", ["q-check", "bound"])
+def test_studies_of_critics_are_of_the_open_loop(name):
+    (plan, *_) = STUDIES[name].plans("paper", methods=["CCPO"])
+    assert plan.settings()["loop"] == "open"
 
 
-def test_a_smoke_run_is_too_short_for_a_final():
-    (plan, *_) = find_study("main").plans("smoke", tasks=["DroneRun"], methods=["CCPO"])
-    assert (plan.settings()["turn_dial"], plan.settings()["choice_share"]) == (False, 0.0)
+@pytest.mark.parametrize(("number", "settings"), DEVIATIONS)
+def test_a_deviation_is_taken_back_by_settings_that_say_something(number, settings):
+    plans = {plan.label: plan for plan in STUDIES["deviations"].plans("quick", seeds=[0])}
+    full = plans["CCPO"].settings()
+    (arm,) = (plan for label, plan in plans.items() if label.startswith(f"D{number}: "))
+    assert arm.settings() == {**full, **settings}
+    built = [
+        config.as_dict(*config.build((LoopConfig, find_algorithm("ccpo").Config), given))
+        for given in (full, arm.settings())
+    ]
+    changed = {name for name in built[0] if built[0][name] != built[1][name]}
+    assert changed == set(settings) != set()
+
+
+def test_all_arms_of_the_deviations_take_the_same_steps():
+    plans = STUDIES["deviations"].plans("paper", seeds=[0])
+    assert {plan.settings()["steps"] for plan in plans} == {90_000}
+    assert {plan.settings().get("loop", "closed") for plan in plans} == {"closed", "open"}
+
+
+def test_a_scale_overrides_an_arm():
+    plans = STUDIES["deviations"].plans("smoke", seeds=[0])
+    assert {plan.settings()["steps"] for plan in plans} == {480}

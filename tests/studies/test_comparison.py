@@ -1,6 +1,7 @@
 """The paper's tables from finished runs, with its figures beside ours."""
 
 import csv
+from statistics import mean
 
 import pytest
 from miniature import finished_run
@@ -25,9 +26,9 @@ def main_report(tmp_path_factory):
 
 
 def rows_of(text: str) -> dict[tuple[str, str], list[str]]:
-    """The cells of the methods by (statistic, grid), of the first Markdown table."""
+    """The cells of the methods by (statistic, grid), of the Markdown tables that have them."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    return {(row[1], row[2]): row[3:] for row in cells[2:] if "↑" in row[1] or "↓" in row[1]}
+    return {(row[1], row[2]): row[3:] for row in cells if row[2] in ("13", "7", "paper")}
 
 
 def test_means_and_spreads_on_both_grids_with_the_paper_below(main_report):
@@ -38,6 +39,25 @@ def test_means_and_spreads_on_both_grids_with_the_paper_below(main_report):
         assert rows["CV ↓", grid] == ["1.00 ± 0.00", "5.00 ± 0.00", "**0.00 ± 0.00**", "**0.00 ± 0.00**"]
     assert rows["R ↑", "paper"] == [f"{printed[m]['R'].mean:.1f} ± {printed[m]['R'].std:.1f}" for m in METHODS]
     assert rows["CV-G ↓", "paper"] == [f"{printed[m]['CV-G'].mean:.2f} ± {printed[m]['CV-G'].std:.2f}" for m in METHODS]
+
+
+def test_the_dials_numbers_and_groups_stand_beside_them(main_report):
+    text = main_report["tables.md"].read_text("utf-8")
+    rows = rows_of(text)
+    excess = [excess for _, excess in METHODS.values()]
+    use = [1 + mean(each / threshold for threshold in range(10, 71, 10)) for each in excess]
+    assert rows["use", "7"] == [f"{value:.2f} ± 0.00" for value in use]
+    assert rows["worst", "13"] == [f"{1 + each / 10:.2f} ± 0.00" for each in excess]
+    assert rows["tracking", "7"] == [f"{value - 1:.2f} ± 0.00" for value in use]
+    assert (
+        rows["constant R", "13"] == rows["R extrapolated", "13"] == [f"{r + 5:.1f} ± 7.1" for r, _ in METHODS.values()]
+    )
+    assert rows["CV behaviour", "13"] == [f"{each:.2f} ± 0.00" for each in excess]
+    assert ("use", "paper") not in rows
+    with open(main_report["numbers.csv"], encoding="utf-8") as file:
+        numbers = {(row["method"], row["grid"], row["stat"]): row for row in csv.DictReader(file)}
+    assert float(numbers["CCPO", "7", "worst"]["mean"]) == pytest.approx(1.1)
+    assert float(numbers["CCPO", "13", "CV interpolated"]["mean"]) == 1.0
 
 
 def test_ranks_are_by_safety_then_by_reward(main_report):
@@ -53,7 +73,7 @@ def test_ranks_are_by_safety_then_by_reward(main_report):
 
 def test_latex_is_shaded_and_well_formed(main_report):
     text = main_report["tables.tex"].read_text("utf-8")
-    assert len(check_latex(text)) == 2
+    assert len(check_latex(text)) == 3
     assert r"\cellcolor[gray]{0.9}855.0 $\pm$ 7.1" in text
     assert r"\textit{710.9 $\pm$ 20.5}" in text
 

@@ -13,7 +13,7 @@ from miniature import tiny_plan
 
 from ccpo.errors import RunError
 from ccpo.metrics import EpisodeTable
-from ccpo.report.results import publish
+from ccpo.report.results import ORIGIN, publish
 from ccpo.studies import runner
 from ccpo.studies.runner import Place, attempt, begin, new_session, remaining, work
 from ccpo.training import Trainer
@@ -180,6 +180,11 @@ def test_a_combination_is_made_of_its_members(tmp_path):
         f"{plan.name}.csv" for plan in combination()
     ]
     described = [json.loads(path.with_suffix(".json").read_text("utf-8")) for path in published]
+    for place, record in zip(places, described, strict=True):
+        manifest = json.loads((place.path / "manifest.json").read_text("utf-8"))
+        assert {name: record[name] for name in ORIGIN} == {name: manifest[name] for name in ORIGIN}
+        assert manifest["date"]
+        assert manifest["processor"]
     assert "--behaviour-thresholds 40" in described[1]["command"]
     assert "--steps 80, for T in 20, 40; ccpo combine" in described[2]["command"]
     assert "--set hidden=4,4" in described[2]["command"]

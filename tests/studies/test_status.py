@@ -55,15 +55,9 @@ def test_a_run_that_has_just_begun_has_no_progress(tmp_path):
     assert standing_of(begun(tmp_path, 1, steps=0)).state == "waiting"
 
 
-def test_starts_count_until_one_of_them_goes_on(tmp_path):
-    place = Place(tiny_plan(1), tmp_path)
-    for index, steps in enumerate((20, 15)):
-        start = place.path / "starts" / str(index)
-        start.mkdir(parents=True)
-        (start / "progress.jsonl").write_text(json.dumps({"steps": steps, "time/seconds": steps / 10}) + "\n")
-    (place.path / "config.json").write_text(json.dumps({"steps": 100}))
-    row = standing_of(place)
-    assert (row.state, row.share, row.seconds) == ("stopped", 0.35, 3.5)
-    begun_again = json.dumps({"steps": 60, "time/seconds": 6.0}) + "\n"
-    (place.path / "progress.jsonl").write_text(begun_again)
-    assert standing_of(place).share == 0.6
+def test_a_run_that_was_not_told_its_steps_has_those_of_its_episodes(tmp_path):
+    place = begun(tmp_path, 1, steps=15_000)
+    (place.path / "config.json").write_text(json.dumps({"steps": None, "episode_length": 20}))
+    assert standing_of(place).share == 0.25
+    (place.path / "config.json").write_text(json.dumps({"steps": None, "episode_length": 200}))
+    assert standing_of(place).share == 0.125

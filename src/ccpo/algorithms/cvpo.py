@@ -24,10 +24,7 @@ class Config(ccpo.Config):
 
     versatile_critic: bool = setting(False, "always false: a plain critic")
     versatile_policy: bool = setting(False, "always false: no unseen thresholds, no relabelled targets")
-    conditions: int = setting(1, "batches of states an update, each with an E-step of its own", low=1)
-    states: int = setting(256, "states of each of these batches", low=1)
-    sharing: int = setting(1, "always 1: there are no neighbours to share with", low=1, high=1)
-    knots: int = setting(2, "always 2: what CCPO keeps over the range is kept at the threshold", low=2, high=2)
+    conditions: int = setting(1, "how many batches, each with an E-step of its own, these states make", low=1)
 
     def validate(self) -> None:
         super().validate()
@@ -58,11 +55,17 @@ def narrowed(problem: Problem) -> Problem:
 
 
 def act(
-    config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None
+    config: Config,
+    problem: Problem,
+    state: State,
+    obs: Array,
+    budget: Array,
+    time_to_go: Array,
+    key: Array | None = None,
 ) -> Array:
     """The deployed action for observations [N, O], or a sample of π if a key is given; the threshold has no effect."""
-    own = jnp.full_like(threshold, problem.behaviour_thresholds[0])
-    return ccpo.act(config, narrowed(problem), state, obs, own, key)
+    own = jnp.full_like(budget, problem.behaviour_thresholds[0])
+    return ccpo.act(config, narrowed(problem), state, obs, own, time_to_go, key)
 
 
 def update(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
@@ -75,5 +78,5 @@ def acting(config: Config, problem: Problem, state: State) -> Acting:
     low, high = problem.threshold_range
     net, explore, deploy = ccpo.acting(config, narrowed(problem), state)
     explore, deploy = ({**x, "layers.0.weight": x["layers.0.weight"][:-1]} for x in (explore, deploy))
-    net = replace(net, conditioned=False, threshold_low=low, threshold_high=high, asked=(), shown=())
+    net = replace(net, condition="none", threshold_low=(low,), threshold_high=(high,))
     return Acting(net, explore, deploy)

@@ -60,10 +60,16 @@ def init(config: Config, problem: Problem, key: Array) -> State:
 
 
 def act(
-    config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None
+    config: Config,
+    problem: Problem,
+    state: State,
+    obs: Array,
+    budget: Array,
+    time_to_go: Array,
+    key: Array | None = None,
 ) -> Array:
-    """The deployed action for observations [N, O] under thresholds [N]; with exploration noise if a key is given."""
-    action = policy(state.actor, offpolicy.actor_inputs(problem, state.signals.normaliser(obs), threshold))
+    """The deployed action for observations [N, O] under thresholds [N, 1]; with exploration noise if a key is given."""
+    action = policy(state.actor, offpolicy.actor_inputs(problem, state.signals.normaliser(obs), budget[..., 0]))
     if key is None:
         return action
     return action + config.exploration_noise * jax.random.normal(key, action.shape)

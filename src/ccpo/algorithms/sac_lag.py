@@ -69,10 +69,16 @@ def init(config: Config, problem: Problem, key: Array) -> State:
 
 
 def act(
-    config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None
+    config: Config,
+    problem: Problem,
+    state: State,
+    obs: Array,
+    budget: Array,
+    time_to_go: Array,
+    key: Array | None = None,
 ) -> Array:
-    """The deployed action tanh(μ) for observations [N, O] under thresholds [N], or a sample of π if a key is given."""
-    mean, std = policy(state.actor, offpolicy.actor_inputs(problem, state.signals.normaliser(obs), threshold))
+    """The deployed action tanh(μ) for observations [N, O] and thresholds [N, 1], or a sample of π if a key is given."""
+    mean, std = policy(state.actor, offpolicy.actor_inputs(problem, state.signals.normaliser(obs), budget[..., 0]))
     return jnp.tanh(mean) if key is None else sample(key, mean, std)[0]
 
 

@@ -44,7 +44,13 @@ def init(config: Config, problem: Problem, key: Array) -> State:
 
 
 def act(
-    config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None
+    config: Config,
+    problem: Problem,
+    state: State,
+    obs: Array,
+    budget: Array,
+    time_to_go: Array,
+    key: Array | None = None,
 ) -> Array:
     """The deployed action for observations [N, O], or a sample of π if a key is given; the threshold has no effect."""
     return onpolicy.act(state, obs, key)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cost-max",
         type=float,
         metavar="C",
-        help="the largest cost an episode can have (default on the Bullet tasks: its steps, which cost 0 or 1)",
+        help="the largest cost an episode can have (default: its steps times the environment's max_step_cost)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the calibration's episodes (default: 0)")
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
@@ -59,7 +59,7 @@ def call(options: argparse.Namespace) -> None:
         )
     trained.save(out)
     write_rows(out.parent / "calibration.csv", calibration.rows)
-    console.print(calibration_table(calibration, trained.task).rich())
+    console.print(calibration_table(calibration, trained.task))
     tell(console, f"reward given up for the guarantee: {calibration.mean_given_up:.1f} on average over what is served")
     tell(console, f"table     {out.parent / 'calibration.csv'}")
     tell(console, f"policy    {out}")

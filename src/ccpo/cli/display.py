@@ -13,7 +13,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskProgressColumn,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -39,14 +39,12 @@ class TrainingDisplay:
         self._mirrors = mirrors
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
+            BarColumn(bar_width=None),
             TextColumn("{task.fields[count]}"),
             TextColumn("[cyan]{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            *_times(),
             console=self.console,
+            expand=True,
         )
         self._bar = self._progress.add_task("training", total=None, count="", rate="compiling …")
         self._recent: dict[float, deque] = defaultdict(lambda: deque(maxlen=20))
@@ -56,7 +54,7 @@ class TrainingDisplay:
 
     def __enter__(self) -> "TrainingDisplay":
         if self.console.is_terminal:
-            self._live.start()
+            self._live.start(refresh=True)
         else:
             self.console.print("training: compiling …")
         return self
@@ -113,26 +111,26 @@ class TrainingDisplay:
             title="latest 20 episodes by behaviour threshold",
             title_justify="left",
         )
-        for header in (
-            "threshold",
-            "cost, exploring",
-            "cost, deployed",
-            "reward, exploring",
-            "reward, deployed",
-        ):
-            table.add_column(header, justify="right")
+        table.add_column("threshold", justify="right")
+        for name in ("cost", "use", "reward"):
+            for kind in ("exploring", "deployed"):
+                table.add_column(f"{name}\n{kind}", justify="right")
         for threshold, episodes in sorted(self._recent.items()):
-            cells = [
-                _mean([getattr(e, name) for e in episodes if e.deterministic == deployed])
-                for name in ("cost", "reward")
-                for deployed in (False, True)
-            ]
-            table.add_row(f"{threshold:g}", *cells)
+            kinds = [[e for e in episodes if e.deterministic == deployed] for deployed in (False, True)]
+            costs = [_mean([e.cost for e in kind]) for kind in kinds]
+            uses = [_mean([e.cost / threshold for e in kind] if threshold else [], 2) for kind in kinds]
+            rewards = [_mean([e.reward for e in kind]) for kind in kinds]
+            table.add_row(f"{threshold:g}", *costs, *uses, *rewards)
         return Group(self._progress, table) if self._recent else Group(self._progress)
 
 
-def _mean(values: list[float]) -> str:
-    return f"{sum(values) / len(values):.1f}" if values else "–"
+def _mean(values: list[float], digits: int = 1) -> str:
+    return f"{sum(values) / len(values):.{digits}f}" if values else "–"
+
+
+def _times() -> list[ProgressColumn]:
+    """The time that has passed and, named as such, the time that is left."""
+    return [TimeElapsedColumn(), TextColumn("·"), TimeRemainingColumn(), TextColumn("left")]
 
 
 @contextmanager
@@ -143,9 +141,7 @@ def episode_bar(console: Console, *, total: int, task: str) -> Iterator[Callable
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("episodes"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        *_times(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(task, total=total)

@@ -1,4 +1,4 @@
-"""Run episodes at each threshold; print the table, write eval.csv, draw the figure.
+"""Run episodes at each threshold; print the tables, write eval.csv, draw the figure.
 
 A later evaluation takes the place of the one before, unless --out keeps it elsewhere; those with --stochastic or in
 another --task have files of their own, such as eval-CarCircle-stochastic.csv.
@@ -64,7 +64,7 @@ def show_evaluation(
     workers: int | None = None,
     **settings: Any,
 ) -> None:
-    """Evaluate, print both tables, write eval.csv and the figure into `out`, and say where they are."""
+    """Evaluate, print the tables, write eval.csv and the figure into `out`, and say where they are."""
     import numpy as np
     from rich.console import Console
 
@@ -72,7 +72,7 @@ def show_evaluation(
     from ccpo.errors import MissingExtraError
     from ccpo.metrics import per_threshold, summarise
     from ccpo.report.figures import save_figure, threshold_figure
-    from ccpo.report.tables import summary_table, threshold_table
+    from ccpo.report.tables import group_table, summary_table, threshold_table
 
     console = Console()
     low, high = trained.threshold_range
@@ -84,8 +84,9 @@ def show_evaluation(
     episodes = Path(f"{stem}.csv")
     table.write_csv(episodes)
     behaviour = trained.behaviour_thresholds
-    console.print(threshold_table(per_threshold(table, behaviour)).rich())
-    console.print(summary_table(summarise(table, behaviour)).rich())
+    summaries = summarise(table, behaviour)
+    for shown in (threshold_table(per_threshold(table, behaviour)), group_table(summaries), summary_table(summaries)):
+        console.print(shown)
     tell(console, f"episodes  {episodes}")
     try:
         for path in save_figure(threshold_figure(table, behaviour), stem):

@@ -64,7 +64,7 @@ def _settings(options: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[
     from dataclasses import fields
 
     from ccpo.algorithms import find_algorithm
-    from ccpo.training import LoopConfig
+    from ccpo.schedule import LoopConfig
 
     rows = []
     for kind in (LoopConfig, find_algorithm(options.algorithm).Config):

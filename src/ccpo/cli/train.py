@@ -7,6 +7,7 @@ from typing import Any
 from ccpo.cli.evaluate import show_evaluation
 from ccpo.cli.parsing import parse_seeds, parse_settings
 from ccpo.errors import ConfigError
+from ccpo.types import EARLY_ENDS
 
 EXAMPLES = """\
   ccpo train --task BallCircle --evaluate
@@ -35,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="environment steps between checkpoints")
     parser.add_argument("--workers", type=int, help="worker processes for the environments (0: in this process)")
     parser.add_argument("--episode-length", type=int, help="for a Gymnasium id whose spec has none")
+    parser.add_argument(
+        "--early-end",
+        choices=EARLY_ENDS,
+        help="what an end before the episode's time means; a failure is no way to save cost (default: failure)",
+    )
     parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting (ccpo list settings)"
@@ -50,7 +56,7 @@ def call(options: argparse.Namespace) -> None:
     from ccpo.cli.mirrors import open_mirrors
 
     names = (
-        *("algorithm", "preset", "out", "episode_length"),
+        *("algorithm", "preset", "out", "episode_length", "early_end"),
         *("steps", "seed", "behaviour_thresholds", "threshold_range", "checkpoint_every", "workers"),
     )
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}

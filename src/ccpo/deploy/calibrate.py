@@ -2,7 +2,7 @@
 
 1. *Pilot.* A fifth of the episodes measures the dial; it chooses one setting for each request, the boldest that will
    probably pass. Nothing is claimed from these episodes.
-2. *Certification.* Fresh episodes at the chosen settings test one claim a request, "the mean cost is at least the
+2. *Certification.* Fresh episodes at the chosen settings test one claim per request, "the mean cost is at least the
    request", by betting (`ccpo.deploy.confidence`), from the largest request down, each with error
    δ = (1 − confidence)/3; the third claim that stands ends the testing. A request whose claim stands is served as the
    next smaller one that is certified, or refused.
@@ -15,8 +15,11 @@ with probability ≥ `confidence` for all requests at once: P(cost > request | i
 and Pearson, the error shared equally among the requests).
 
 **What is assumed**: deployment draws its episodes from the distribution of the environment that was calibrated in,
-independently, acts deterministically and keeps one setting for a whole episode; an episode's cost lies in
+independently, acts deterministically and keeps one request for a whole episode; an episode's cost lies in
 [0, cost_max]. It is assumed neither that cost rises with the dial nor anything about the shape of its distribution.
+
+A setting of the dial is the threshold of an episode. A closed-loop policy acts on what is left of it, here as in
+deployment: it must be told the cost of every step.
 """
 
 import csv
@@ -122,7 +125,7 @@ def calibrate(
     episodes: int = 300,
     seed: int = 0,
 ) -> Calibration:
-    """Calibrate whatever `measure` runs, with so many episodes a setting in all; the dial stays within the range."""
+    """Calibrate whatever `measure` runs, with so many episodes per setting in all; the dial stays within the range."""
     requests = _checked(requests, threshold_range, cost_max=cost_max, confidence=confidence, episodes=episodes)
     pilot_episodes, count = _split(episodes)
     dials = _pilot_dials(requests, threshold_range)
@@ -267,14 +270,16 @@ def calibrate_agent(
 
 
 def default_cost_max(agent: Agent) -> float:
-    """The episode length where a step costs 0 or 1, which is known of the Bullet tasks only."""
+    """The episode length times the largest cost of a step, as the environment itself says in `max_step_cost`."""
     factory = agent.factory()
-    if factory.task is None or factory.task.extra != "bullet":
+    largest = factory.max_step_cost
+    if largest is None:
         raise ConfigError(
             f"the largest cost of an episode of '{agent.task}' is not known; give it: --cost-max, at most "
-            f"{factory.spec.episode_length} steps times the largest cost of a step"
+            f"{factory.spec.episode_length} steps times the largest cost of a step; or give the environment an "
+            "attribute max_step_cost"
         )
-    return float(factory.spec.episode_length)
+    return factory.spec.episode_length * largest
 
 
 def calibration_table(calibration: Calibration, task: str) -> ReportTable:

@@ -7,7 +7,14 @@ from ccpo.deploy.calibrate import Calibration, calibration_table
 from ccpo.metrics import Estimate, Summary, ThresholdRow
 from ccpo.report.paper import display_name
 from ccpo.report.tables import summary_table, threshold_table
-from ccpo.runtime import NetConfig, Policy
+from ccpo.runtime import Policy
+
+SEES = {
+    "none": "the observation only: it was trained for a single threshold, and the dial has no effect",
+    "threshold": "the observation and the threshold (open loop)",
+    "budget": "the observation, what is left of the threshold, and the time to go (closed loop)",
+}
+"""By the net's condition."""
 
 
 def model_card(policy: Policy, *, file_name: str, figure: str | None = None) -> str:
@@ -28,15 +35,15 @@ def model_card(policy: Policy, *, file_name: str, figure: str | None = None) -> 
 
 
 def _facts(policy: Policy) -> str:
-    env, config, training = policy.env, policy.net.config, policy.manifest["training"]
+    env, training = policy.env, policy.manifest["training"]
     steps = training.get("steps_done", training.get("steps", "?"))
     behaviour = ", ".join(f"{threshold:g}" for threshold in policy.manifest["behaviour_thresholds"])
     boxes = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(env.action_low, env.action_high, strict=True))
     facts = {
         "Task": f"`{env.task}`, episodes of at most {env.episode_length} steps",
-        "Thresholds": f"{config.threshold_low:g} to {config.threshold_high:g}: cost of an episode, undiscounted",
+        "Thresholds": f"{_range_text(policy)}: cost of an episode, undiscounted",
         "Trained under": f"{behaviour} (behaviour thresholds)",
-        **_dial(config),
+        "Sees": SEES["threshold" if policy.net.config.members else policy.net.config.condition],
         "Observation": f"{env.observation_size} numbers",
         "Action": f"{env.action_size} numbers in {boxes}" if env.action_size <= 4 else f"{env.action_size} numbers",
         "Trained on": f"{steps} environment steps, seed {training.get('seed', '?')}",
@@ -45,11 +52,9 @@ def _facts(policy: Policy) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])
 
 
-def _dial(config: NetConfig) -> dict[str, str]:
-    """What the net is shown, where that is not the threshold itself."""
-    pairs = zip(config.asked, config.shown, strict=True)
-    told = ", ".join(f"{asked:g} as {shown:.3g}" for asked, shown in pairs)
-    return {"Dial": f"the net is shown {told}; linear in between"} if told else {}
+def _range_text(policy: Policy) -> str:
+    low, high = policy.threshold_range
+    return f"{low:g} to {high:g}"
 
 
 def _evaluation(evaluation: Any) -> str:
@@ -75,12 +80,13 @@ def _calibration(policy: Policy) -> str:
     if data is None:
         return "Nothing: the policy is not calibrated. `ccpo calibrate` turns settings of the dial into guarantees."
     table = calibration_table(Calibration.from_dict(data), policy.env.task).markdown()
-    assumed = "Assumed: independent episodes of the environment it was calibrated in, one setting for a whole episode."
-    return f"{table}\n{assumed}"
+    assumed = "Assumed: independent episodes of the environment it was calibrated in, one request for a whole episode"
+    told = ", and the policy is told the cost of every step" if policy.closed_loop else ""
+    return f"{table}\n{assumed}{told}."
 
 
 def _limits(policy: Policy) -> str:
-    config, limits = policy.net.config, []
+    limits = []
     evaluation = policy.manifest["evaluation"]
     rows = [ThresholdRow(**row) for row in evaluation["thresholds"]] if evaluation else []
     over = [row for row in rows if row.cost_mean > row.threshold]
@@ -90,26 +96,29 @@ def _limits(policy: Policy) -> str:
     elif rows:
         limits.append("Evaluated, its mean cost was within every threshold; single episodes may still exceed it.")
     limits += [
-        f"Outside {config.threshold_low:g} to {config.threshold_high:g} it was not trained and warns.",
+        f"Outside {_range_text(policy)} it was not trained and warns.",
         "A threshold limits the expected cost of a whole episode, not the cost of each one.",
         "It was trained and measured in simulation: another environment may cost more; calibrate where it is used.",
     ]
-    if not config.conditioned:
-        limits.append("It was trained for a single threshold: the dial has no effect.")
+    if policy.closed_loop:
+        limits.append("It needs the cost of every step while it acts: told of none, it believes that none was paid.")
     return "\n".join(f"- {limit}" for limit in limits)
 
 
 def _usage(policy: Policy, file_name: str) -> str:
-    low, high = policy.net.config.threshold_low, policy.net.config.threshold_high
     calibration = policy.manifest["calibration"]
-    lines = [
-        "from ccpo.runtime import Policy  # NumPy and safetensors suffice",
-        "",
-        f'policy = Policy.load("{file_name}")',
-        f"action = policy.act(obs, threshold={0.5 * (low + high):g})",
-    ]
     if calibration:
-        lines.append(f"action = policy.act(obs, threshold={calibration['requested'][0]:g}, calibrated=True)")
+        dial = f"threshold={calibration['requested'][0]:g}, calibrated=True"
+    else:
+        dial = f"threshold={0.5 * sum(policy.threshold_range):g}"
+    lines = ["from ccpo.runtime import Policy  # NumPy and safetensors suffice", ""]
+    lines.append(f'policy = Policy.load("{file_name}")')
+    if policy.closed_loop:
+        lines.append(f"episode = policy.episode({dial})")
+        lines.append("action = episode.act(obs)  # at every step")
+        lines.append("episode.pay(cost)  # after every step")
+    else:
+        lines.append(f"action = policy.act(obs, {dial})")
     return "\n".join(["```python", *lines, "```"])
 
 

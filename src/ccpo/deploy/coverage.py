@@ -143,7 +143,7 @@ def summarise(rows: Sequence[Repeat], confidence: float) -> dict[str, dict[str, 
 
 
 def write(rows: Sequence[Repeat], out: PathLike, *, command: str, confidence: float) -> None:
-    """`coverage.csv`, a row a repeat, and `coverage.json` with the command and the summary."""
+    """`coverage.csv`, a row per repeat, and `coverage.json` with the command and the summary."""
     write_rows(Path(out) / "coverage.csv", rows)
     content = {"command": command, "confidence": confidence, "cases": summarise(rows, confidence)}
     write_atomically(Path(out) / "coverage.json", json.dumps(content, indent=2) + "\n")

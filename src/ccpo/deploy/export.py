@@ -34,7 +34,7 @@ def evaluation_table(agent: Agent) -> EpisodeTable | None:
 
 
 def evaluation_of(table: EpisodeTable, behaviour_thresholds: tuple[float, ...]) -> dict[str, Any]:
-    """What a manifest keeps of an evaluation: the summary on each grid, and a row a threshold; plain JSON."""
+    """What a manifest keeps of an evaluation: the summary on each grid, and a row per threshold; plain JSON."""
     return {
         "summary": [summary.as_dict() for summary in summarise(table, behaviour_thresholds)],
         "thresholds": [asdict(row) for row in per_threshold(table, behaviour_thresholds)],

@@ -1,6 +1,9 @@
-"""A policy as an ONNX graph: `obs [N, O]`, `threshold [N]` → `action [N, A]`, deterministic, in environment units.
+"""A policy as an ONNX graph with the output `action [N, A]`, deterministic, in environment units.
 
-The graph does not check, warn or calibrate: it takes a dial setting. The manifest is in the model's metadata.
+Closed loop it takes `obs [N, O]`, `budget [N, M]`, what is left of the threshold, and `to_go [N]`, the share of the
+episode that is left. Open loop it takes `obs [N, O]` and `threshold [N]`.
+
+The graph keeps no account and does not check, warn or calibrate. The manifest is in the model's metadata.
 """
 
 from pathlib import Path
@@ -10,7 +13,7 @@ import numpy as np
 
 from ccpo.errors import ConfigError, NumericalError, require
 from ccpo.policy_file import PathLike, canonical, write_atomically
-from ccpo.runtime import OBS_CLIP, ONE, Policy
+from ccpo.runtime import BUDGET_HIGH, BUDGET_LOW, NEAR_ZERO, OBS_CLIP, ONE, NetConfig, Policy
 
 OPSET, IR_VERSION = 17, 8
 """Old enough for every onnxruntime ≥ 1.18, new enough for all that is used."""
@@ -39,15 +42,29 @@ def export_onnx(policy: Policy, path: PathLike) -> Path:
 
 
 def largest_difference(policy: Policy, path: PathLike, *, count: int = CHECKED_INPUTS, seed: int = 0) -> float:
-    """max |model − policy| over random inputs; an action with a range above 2 counts relative to half of it."""
+    """max |model − policy| over random inputs; an action with a range above 2 counts relative to half of it.
+
+    Closed loop they are episodes of every age, with money left, just spent and overspent.
+    """
     rng, config = np.random.default_rng(seed), policy.net.config
     spread = 3.0 * rng.standard_normal((count, policy.net.observation_size))
     obs = (policy.net.arrays["obs_mean"] + policy.net.arrays["obs_std"] * spread).astype(np.float32)
     threshold = rng.uniform(config.threshold_low, config.threshold_high, count).astype(np.float32)
+    spent = (threshold * rng.uniform(0.0, 2.0, count)).astype(np.float32)
+    step = rng.integers(policy.env.episode_length, size=count).astype(np.float32)
     session = require("onnxruntime", "onnx").InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (action,) = session.run(["action"], {"obs": obs, "threshold": threshold})
+    (action,) = session.run(["action"], {"obs": obs, **model_inputs(policy, threshold, spent, step)})
+    expected = policy.act(obs, threshold, spent=spent, step=step)
     half_range = 0.5 * (np.asarray(policy.env.action_high) - np.asarray(policy.env.action_low))
-    return float(np.max(np.abs(action - policy.act(obs, threshold)) / np.maximum(1.0, half_range)))
+    return float(np.max(np.abs(action - expected) / np.maximum(1.0, half_range)))
+
+
+def model_inputs(policy: Policy, threshold: np.ndarray, spent: np.ndarray, step: np.ndarray) -> dict[str, np.ndarray]:
+    """What the graph takes besides `obs`: for episodes [N], their thresholds, costs and steps so far."""
+    if not policy.closed_loop:
+        return {"threshold": threshold}
+    budget, to_go = policy.conditions(threshold, spent, step, threshold.shape)
+    return {"budget": budget, "to_go": to_go}
 
 
 def build_model(policy: Policy) -> Any:
@@ -57,10 +74,9 @@ def build_model(policy: Policy) -> Any:
     graph = _Graph(onnx)
     _add_nodes(graph, policy)
     env = policy.env
-    inputs = [
-        helper.make_tensor_value_info("obs", float32, ["N", env.observation_size]),
-        helper.make_tensor_value_info("threshold", float32, ["N"]),
-    ]
+    shapes: dict[str, list[Any]] = {"obs": ["N", env.observation_size]}
+    shapes |= {"budget": ["N", len(env.costs)], "to_go": ["N"]} if policy.closed_loop else {"threshold": ["N"]}
+    inputs = [helper.make_tensor_value_info(name, float32, shape) for name, shape in shapes.items()]
     outputs = [helper.make_tensor_value_info("action", float32, ["N", env.action_size])]
     model = helper.make_model(
         helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants),
@@ -98,13 +114,7 @@ def _add_nodes(graph: _Graph, policy: Policy) -> None:
     x = graph.add("Sub", "obs", graph.constant("obs_mean", net.arrays["obs_mean"]))
     x = graph.add("Div", x, graph.constant("obs_std", net.arrays["obs_std"]))
     x = graph.add("Clip", x, graph.constant("obs_low", -OBS_CLIP), graph.constant("obs_high", OBS_CLIP))
-    if config.conditioned:
-        dial = graph.add("Unsqueeze", "threshold", graph.constant("axis", [1], np.int64))
-        if config.asked:
-            dial = _add_line(graph, dial, np.asarray(config.asked), np.asarray(config.shown))
-        dial = graph.add("Sub", dial, graph.constant("threshold_low", config.threshold_low))
-        dial = graph.add("Div", dial, graph.constant("threshold_high", config.threshold_high))
-        x = graph.add("Concat", x, dial, axis=1)
+    x = _add_conditions(graph, x, config)
     depth = sum(name.endswith(".bias") for name in net.arrays)
     for index in range(depth):
         last = index == depth - 1
@@ -127,9 +137,16 @@ def _add_nodes(graph: _Graph, policy: Policy) -> None:
     graph.add("Min", x, action_high, output="action")
 
 
-def _add_line(graph: _Graph, x: str, asked: np.ndarray, shown: np.ndarray) -> str:
-    """np.interp(x, asked, shown) for x [N, 1]: what each piece of the line adds up to x."""
-    starts, ends = graph.constant("asked_from", asked[:-1]), graph.constant("asked_upto", asked[1:])
-    inside = graph.add("Sub", graph.add("Min", graph.add("Max", x, starts), ends), starts)
-    slopes = graph.constant("slopes", (np.diff(shown) / np.diff(asked))[:, None])
-    return graph.add("Add", graph.add("MatMul", inside, slopes), graph.constant("shown_first", shown[0]))
+def _add_conditions(graph: _Graph, obs: str, config: NetConfig) -> str:
+    """The observation and what the net sees besides it."""
+    if config.condition == "none":
+        return obs
+    axis, high = graph.constant("axis", [1], np.int64), graph.constant("threshold_high", config.threshold_high)
+    if config.condition == "threshold":
+        dial = graph.add("Unsqueeze", "threshold", axis)
+        dial = graph.add("Sub", dial, graph.constant("threshold_low", config.threshold_low))
+        return graph.add("Concat", obs, graph.add("Div", dial, high), axis=1)
+    bounds = graph.constant("budget_low", BUDGET_LOW), graph.constant("budget_high", BUDGET_HIGH)
+    share = graph.add("Clip", graph.add("Div", "budget", high), *bounds)
+    near = graph.add("Exp", graph.add("Mul", graph.add("Relu", share), graph.constant("near_zero", -NEAR_ZERO)))
+    return graph.add("Concat", obs, share, near, graph.add("Unsqueeze", "to_go", axis), axis=1)

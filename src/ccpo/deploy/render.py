@@ -23,7 +23,7 @@ COST_COLOURS = ("#0072B2", "#E69F00", "#D55E00")
 FRAMES_PER_SECOND, MAX_FRAMES, HOLD_SECONDS = 20, 100, 2.0
 
 # Inches; a fixed layout keeps the frames of an animation still, and is drawn several times faster.
-LEFT, RIGHT, TOP, BOTTOM, GAP = 0.5, 0.15, 0.5, 0.45, 0.3
+LEFT, RIGHT, TOP, BOTTOM, GAP = 0.65, 0.2, 0.5, 0.45, 0.3
 HEADER, METER = 0.42, 0.55
 
 
@@ -143,7 +143,7 @@ class Picture:
         width, height = self.figure.get_size_inches()
         text = self.figure.text(LEFT / width, 1 - 0.12 / height, display_name(actor.task), va="top", fontsize=11)
         text.set_fontweight("bold")
-        names = ("no cost", "cost") if self.cost_max == 1.0 else ("cost 0", f"cost {self.cost_max:.2g} a step")
+        names = ("no cost", "cost") if self.cost_max == 1.0 else ("cost 0", f"cost {self.cost_max:.2g} per step")
         ends = zip((COST_COLOURS[0], COST_COLOURS[-1]), names, strict=True)
         handles = [line([], [], color=colour, linewidth=2.2, label=name) for colour, name in ends]
         if self.scene.bounds is None:

@@ -3,7 +3,7 @@
 The page sends commands as JSON objects, each with a `type` and exactly the fields named in `COMMANDS`:
 
     {"type": "open", "actors": [0, 0], "thresholds": [20, 60], "seed": 1}     one or two sides, from the same start
-    {"type": "threshold", "side": 0, "value": 35}                             acts from the next step on
+    {"type": "threshold", "side": 0, "value": 35}                             of the running episode, from now on
     {"type": "pause", "paused": true}    {"type": "step"}    {"type": "speed", "value": 2}
     {"type": "restart", "seed": 1}                                            the same start again, or another one
     {"type": "seen", "number": 17}                                            this message was drawn
@@ -204,6 +204,7 @@ def describe(actors: Sequence[Actor], *, compare: bool) -> dict[str, Any]:
                 "task": actor.task,
                 "range": actor.threshold_range,
                 "behaviour_thresholds": actor.behaviour_thresholds,
+                "closed_loop": actor.closed_loop,
                 "curve": [point._asdict() for point in actor.curve],
             }
             for actor in actors

@@ -14,15 +14,15 @@ import numpy as np
 
 from ccpo import agent
 from ccpo.envs.analytic import ANALYTIC_ENVS, AnalyticEnv
-from ccpo.envs.registry import BUDGET_AWARE, EnvFactory, resolve
+from ccpo.envs.registry import EnvFactory, resolve
 from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, FormatError
 from ccpo.metrics import EpisodeTable, per_threshold
 from ccpo.policy_file import is_number
-from ccpo.runtime import CombinedNet, PolicyNet
+from ccpo.runtime import Policy
 
-Act = Callable[[np.ndarray, float], np.ndarray]
-"""The action in policy units [−1, 1] for an observation and a threshold."""
+Act = Callable[[np.ndarray, float, float, int], np.ndarray]
+"""The action in policy units [−1, 1] for an observation, a threshold, what the episode has cost, its steps so far."""
 
 # Building a Bullet world borrows NumPy's global generator and the standard streams of the whole process.
 _BUILDING = threading.Lock()
@@ -45,6 +45,8 @@ class Actor:
     act: Act
     threshold_range: tuple[float, float]
     behaviour_thresholds: tuple[float, ...]
+    closed_loop: bool
+    """Whether it sees what is left of the threshold, and not only the threshold."""
     curve: tuple[CurvePoint, ...] = ()
 
     @property
@@ -60,9 +62,10 @@ def trained_actor(path: str | Path) -> Actor:
     return Actor(
         name=f"{trained.algorithm} · {name}",
         factory=trained.factory(),
-        act=_mean_action(trained.policy.net),
+        act=_mean_action(trained.policy),
         threshold_range=trained.threshold_range,
         behaviour_thresholds=trained.behaviour_thresholds,
+        closed_loop=trained.policy.closed_loop,
         curve=_evaluated_curve(trained),
     )
 
@@ -79,9 +82,10 @@ def optimal_actor(task: str) -> Actor:
     return Actor(
         name="optimum · closed form",
         factory=factory,
-        act=env.optimal_action,
+        act=lambda obs, threshold, spent, step: env.optimal_action(obs, threshold),
         threshold_range=(low, high),
         behaviour_thresholds=(),
+        closed_loop=False,
         curve=curve,
     )
 
@@ -90,8 +94,8 @@ def is_analytic(task: str) -> bool:
     return task.split("-")[0] in ANALYTIC_ENVS
 
 
-def _mean_action(net: PolicyNet | CombinedNet) -> Act:
-    return lambda obs, threshold: net.mean(obs, np.float32(threshold))
+def _mean_action(policy: Policy) -> Act:
+    return lambda obs, *account: policy.net.mean(obs, *policy.conditions(*account))
 
 
 def _evaluated_curve(trained: agent.Agent) -> tuple[CurvePoint, ...]:
@@ -118,7 +122,10 @@ class Moment(NamedTuple):
 
 
 class LiveEpisode:
-    """One episode of an actor in a fresh environment: a seed and the thresholds determine every number."""
+    """One episode of an actor in a fresh environment: a seed and the thresholds determine every number.
+
+    It keeps the account that a closed-loop policy acts on: what the episode has cost, and its length so far.
+    """
 
     def __init__(self, actor: Actor, seed: int) -> None:
         self.actor = actor
@@ -137,10 +144,10 @@ class LiveEpisode:
         return tuple(self._obs.tolist())
 
     def step(self, threshold: float) -> Moment:
-        """Act once under the threshold."""
+        """Act once under the threshold, which is the whole episode's from now on."""
         if self.ended:
             raise CCPOError(f"the episode has {self.ended} after {self.length} steps; start a new one")
-        action = self.actor.act(self._obs, threshold)
+        action = self.actor.act(self._obs, threshold, self.cost, self.length)
         self._obs, reward, cost, terminated, truncated = self._env.step(action)
         self.reward += reward
         self.cost += cost
@@ -176,7 +183,7 @@ def scene_of(factory: EnvFactory) -> Scene:
     from ccpo.envs import bullet
 
     with _BUILDING:
-        drawn = bullet.scene(known.name.removesuffix(BUDGET_AWARE))
+        drawn = bullet.scene(known.name)
     return Scene("circle" if "circle_radius" in drawn else "run", known.episode_length, **drawn)
 
 

@@ -13,9 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ccpo.envs.budget import BudgetAware
 from ccpo.errors import EnvError, NumericalError
-from ccpo.types import EnvSpec
+from ccpo.types import EARLY_ENDS, EnvSpec
 
 CostFn = Callable[[Any, np.ndarray, float, Any, dict[str, Any]], float]
 """cost_fn(obs, action, reward, next_obs, info): all as the environment itself sees them."""
@@ -38,20 +37,19 @@ class CostEnv:
         *,
         episode_length: int | None = None,
         cost_fn: CostFn | None = None,
+        early_end: str = "failure",
     ):
         if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
             raise EnvError(f"{task}: a gymnasium.Env is needed, not {type(env).__name__}; return one from the factory")
         low, high = _action_bounds(env.action_space, task)
         self.env = env
-        budget = next((layer for layer in _layers(env) if isinstance(layer, BudgetAware)), None)
         self.spec = EnvSpec(
             task=task,
             observation_size=_observation_size(env.observation_space, task),
             action_low=tuple(low.ravel().tolist()),
             action_high=tuple(high.ravel().tolist()),
             episode_length=_episode_length(env, task, episode_length),
-            budget_aware=budget is not None,
-            budget_unit=float(budget.unit) if budget else 1.0,
+            early_end=_checked_early_end(early_end, task),
         )
         self._low, self._high = low.ravel(), high.ravel()
         self._scale, self._offset = 0.5 * (self._high - self._low), 0.5 * (self._high + self._low)
@@ -206,6 +204,12 @@ def _episode_length(env: gymnasium.Env, task: str, requested: int | None) -> int
             f"give episode_length ≤ {enforced}, or remove its TimeLimit"
         )
     return int(length)
+
+
+def _checked_early_end(early_end: str, task: str) -> str:
+    if early_end not in EARLY_ENDS:
+        raise EnvError(f"{task}: early_end={early_end!r} is not allowed; give one of {', '.join(EARLY_ENDS)}")
+    return early_end
 
 
 def _own_limits(env: Any) -> Iterator[int]:

@@ -59,6 +59,11 @@ class AnalyticEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
         """The expected episodic cost of the most careful policy; smaller thresholds cannot be met."""
         return 0.0
 
+    @property
+    def max_step_cost(self) -> float:
+        """The largest cost that a step can have."""
+        return self.cost_scale
+
     @abstractmethod
     def optimal_return(self, threshold: float) -> float:
         """The largest expected episodic return at an expected episodic cost ≤ threshold."""
@@ -167,6 +172,10 @@ class DriftBudget(AnalyticEnv):
         """c·T·σ²/3: the noise alone."""
         return self.cost_scale * self.episode_length * self.noise**2 / 3.0
 
+    @property
+    def max_step_cost(self) -> float:
+        return self.cost_scale * (1.0 + self.noise) ** 2
+
     def optimal_return(self, threshold: float) -> float:
         return self.episode_length * self._mean_speed(threshold)
 
@@ -198,6 +207,10 @@ class ScheduledBudget(AnalyticEnv):
     def __init__(self, horizon: int = 100, cost_scale: float = 1.0):
         super().__init__(horizon, cost_scale)
         self.reward_weights, self.cost_weights = self._weights((np.arange(horizon) + 1.0) / horizon)
+
+    @property
+    def max_step_cost(self) -> float:
+        return float(self.cost_weights.max())
 
     @abstractmethod
     def _weights(self, phase: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

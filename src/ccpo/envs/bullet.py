@@ -115,6 +115,8 @@ class BulletEnv(gymnasium.Env):
     needs the same numbers again makes a new environment.
     """
 
+    max_step_cost = 1.0
+
     def __init__(self, task: str) -> None:
         if task not in BULLET_TASKS:
             raise EnvError(f"unknown Bullet task '{task}'; {did_you_mean(task, BULLET_TASKS)}")

@@ -1,10 +1,11 @@
 """Where environments come from: the tasks known by name, any Gymnasium id, an environment, a factory.
 
 Analytic tasks have variants: `StaticBudget-T20-C0.01` is `StaticBudget` with a horizon of 20 and a cost scale
-of 0.01; any numbers are allowed. Every task has a budget-aware one (`ccpo.envs.budget`): `DroneRun-BudgetAware`.
+of 0.01; any numbers are allowed.
 """
 
 import importlib
+import inspect
 import pickle
 import re
 import sys
@@ -12,19 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from ccpo.envs.adapter import CostEnv, CostFn
 from ccpo.envs.analytic import ANALYTIC_ENVS
-from ccpo.envs.budget import BudgetAware
 from ccpo.errors import ConfigError, EnvError, did_you_mean
 from ccpo.types import EnvSpec
-
-BUDGET_AWARE = "-BudgetAware"
-"""What ends the name of a task that shows what its episode has cost."""
 
 
 @dataclass(frozen=True)
@@ -135,25 +132,7 @@ def find_task(name: str) -> Task:
     return task
 
 
-def _budget_aware(task: Task) -> Task:
-    """The task whose observations also tell what the episode has cost so far and how much of it is over."""
-    return replace(
-        task,
-        name=task.name + BUDGET_AWARE,
-        description=f"{task.description}; sees what it has spent",
-        make=partial(_make_budget_aware, task),
-    )
-
-
-def _make_budget_aware(task: Task) -> gymnasium.Env:
-    return BudgetAware(task.make(), highest_threshold=task.threshold_range[1], episode_length=task.episode_length)
-
-
 def _lookup(name: str) -> Task | None:
-    aware = re.fullmatch(r"(.+?)[-_]?budget[-_]?aware", name, re.IGNORECASE)
-    if aware:
-        task = _lookup(aware[1])
-        return task and _budget_aware(task)
     names = {_fold(known): known for known in TASKS}
     if _fold(name) in names:
         return TASKS[names[_fold(name)]]
@@ -188,9 +167,17 @@ class EnvFactory:
     """The registered task, if it is one."""
     single_instance: bool = False
     """Whether every call returns the same environment, since an instance was given."""
+    early_end: str = "failure"
+    """What an end before the episode's time means: "failure" or "success"."""
 
     def __call__(self) -> CostEnv:
-        return CostEnv(self.make(), self.name, episode_length=self.episode_length, cost_fn=self.cost_fn)
+        return CostEnv(
+            self.make(),
+            self.name,
+            episode_length=self.episode_length,
+            cost_fn=self.cost_fn,
+            early_end=self.early_end,
+        )
 
     @cached_property
     def spec(self) -> EnvSpec:
@@ -199,6 +186,19 @@ class EnvFactory:
         if not self.single_instance:
             env.close()
         return env.spec
+
+    @cached_property
+    def max_step_cost(self) -> float | None:
+        """The largest cost that a step can have, if the environment says so and nothing changes its cost."""
+        if self.cost_fn is not None:
+            return None
+        built = self()
+        if not self.single_instance:
+            built.close()
+        env: Any = built.env
+        # not of what it wraps, whose attributes a wrapper may forward and whose cost it may change
+        said = inspect.getattr_static(env, "max_step_cost", None) is not None
+        return float(env.max_step_cost) if said else None
 
     @cached_property
     def sendable(self) -> bool:
@@ -217,8 +217,15 @@ def resolve(
     *,
     cost_fn: CostFn | None = None,
     episode_length: int | None = None,
+    early_end: str = "failure",
 ) -> EnvFactory:
     """From a task name, a Gymnasium id (also "module:Id"), an environment, or a factory without arguments."""
+    return replace(_resolve(env, cost_fn, episode_length), early_end=early_end)
+
+
+def _resolve(
+    env: str | gymnasium.Env | Callable[[], gymnasium.Env], cost_fn: CostFn | None, episode_length: int | None
+) -> EnvFactory:
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise EnvError("a vector environment was given; give a single one or a factory, it is vectorised for you")
     if isinstance(env, str):

@@ -74,7 +74,8 @@ class Lanes:
             rows, greedy = lanes[~self.deployed[lanes]], lanes[self.deployed[lanes]]
             for t in range(len(out.reward)):
                 out.obs[t, together] = self.obs[together]
-                out.time_to_go[t, together] = [self.problem.spec.episode_length - self.length[lane] for lane in turn]
+                out.spent[t, together] = self.spent[together]
+                out.time_to_go[t, together] = self.time_to_go[together]
                 if order.random:
                     out.action[t, together] = noise[t, together]
                 else:
@@ -102,10 +103,12 @@ class Lanes:
     ) -> None:
         """Write the actions of exploring lanes (`rows`) and of those that act as deployed (`greedy`)."""
         explore, deploy = nets
+        budget = self.thresholds - self.spent if self.problem.closed else self.thresholds
+        to_go = self.time_to_go / np.float32(self.problem.spec.episode_length)
         if rows.size:
-            action[rows] = explore.sample(self.obs[rows], self.thresholds[rows], noise[rows])
+            action[rows] = explore.sample(self.obs[rows], budget[rows], to_go[rows], noise[rows])
         if greedy.size:
-            action[greedy] = deploy.mean(self.obs[greedy], self.thresholds[greedy])
+            action[greedy] = deploy.mean(self.obs[greedy], budget[greedy], to_go[greedy])
 
     def close(self) -> None:
         if not self.factory.single_instance:  # the user's own environment stays open
@@ -119,7 +122,8 @@ class Lanes:
         self.envs = [env or self.factory() for _ in self.lanes]
         count, size = len(self.lanes), self.problem.spec.observation_size
         self.obs = np.zeros((count, size), np.float32)
-        self.length, self.reward, self.cost = [0] * count, [0.0] * count, [0.0] * count
+        self.reward, self.spent = [0.0] * count, np.zeros((count, len(self.problem.spec.costs)), np.float32)
+        self.time_to_go = np.zeros(count, np.float32)
 
     def _noise(self, order: Order, *, steps: int) -> np.ndarray:
         """Gaussian noise, or uniform actions for a random rollout, from each lane's own stream: [T, lanes, A]."""
@@ -138,30 +142,32 @@ class Lanes:
         self.resets[lane] += 1
         seed = episode_seed(self.seed, self.lanes[lane], iteration, self.resets[lane])
         self.obs[lane] = self.envs[lane].reset(seed)
-        self.length[lane], self.reward[lane], self.cost[lane] = 0, 0.0, 0.0
+        self.time_to_go[lane], self.reward[lane], self.spent[lane] = self.problem.spec.episode_length, 0.0, 0.0
 
     def _step(self, lane: int, out: Transition, t: int, *, last: bool, order: Order) -> Episode | None:
         """Step one lane; an episode that ends is returned and the next begins. `last` cuts it: truncated, not ended."""
         obs, reward, cost, terminated, truncated = self.envs[lane].step(out.action[t, lane])
-        self.length[lane] += 1
+        self.time_to_go[lane] -= 1
         self.reward[lane] += reward
-        self.cost[lane] += cost
+        self.spent[lane] += cost
         out.next_obs[t, lane] = obs
         out.reward[t, lane], out.cost[t, lane] = reward, cost
         if terminated or truncated or last:
-            out.terminated[t, lane], out.truncated[t, lane] = terminated, truncated or last
+            out.terminated[t, lane], out.truncated[t, lane] = terminated, not terminated
         if not (terminated or truncated):
             self.obs[lane] = obs
             return None
-        totals = (self.reward[lane], self.cost[lane], self.length[lane])
+        length = self.problem.spec.episode_length - int(self.time_to_go[lane])
+        totals = (self.reward[lane], float(self.spent[lane, 0]), length)
         self._reset(lane, order.iteration)
         deployed = bool(self.deployed[lane]) and not order.random
-        return Episode(float(self.thresholds[lane]), *totals, deterministic=deployed)
+        return Episode(float(self.thresholds[lane, 0]), *totals, deterministic=deployed)
 
 
 def _shapes(problem: Problem, steps: int) -> dict[str, tuple[tuple[int, ...], type]]:
     rows, spec = (steps, problem.lanes), problem.spec
     wide = {"obs": spec.observation_size, "next_obs": spec.observation_size, "action": spec.action_size}
+    wide |= dict.fromkeys(("cost", "threshold", "spent"), len(spec.costs))
     flags = {"terminated", "truncated"}
     return {
         name: ((*rows, wide[name]) if name in wide else rows, np.bool_ if name in flags else np.float32)
@@ -288,7 +294,8 @@ class Collector:
             if isinstance(reply, Exception):
                 raise reply
             finished += reply
-        return Rollout(out, _statistics(finished, self._problem.lanes), [episode for _, episode in finished])
+        learned = [] if self._order.random else finished  # random actions tell nothing of the policy
+        return Rollout(out, _statistics(learned, self._problem.lanes), [episode for _, episode in finished])
 
     def close(self) -> None:
         for process, connection in self._workers:
@@ -317,8 +324,8 @@ def _lost(process: BaseProcess) -> errors.EnvError:
 
 
 def _statistics(finished: list[tuple[int, Episode]], lanes: int) -> LaneStatistics:
-    count, cost = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
+    count, cost = np.zeros(lanes, np.float32), np.zeros((lanes, 1), np.float32)
     for lane, episode in finished:
         count[lane] += 1
         cost[lane] += episode.cost
-    return LaneStatistics(count, cost / np.maximum(count, 1))
+    return LaneStatistics(count, cost / np.maximum(count, 1)[:, None])

@@ -14,6 +14,8 @@ from ccpo.maths import gaussian
 from ccpo.types import Array
 
 LOG_LIMITS = (-7.0, 12.0)
+KNOTS = 7
+"""Evenly spaced thresholds at which functions of the threshold are kept."""
 
 
 class KLMultipliers(NamedTuple):
@@ -36,7 +38,7 @@ def init_multipliers(knots: int, *, value: float) -> KLMultipliers:
     return KLMultipliers(start, start)
 
 
-def _hats(knots: int, position: Array) -> Array:
+def hats(knots: int, position: Array) -> Array:
     """How much each knot counts at each position in [0, 1]: piecewise linear, rows sum to one, [C] → [C, G]."""
     distance = position[:, None] * (knots - 1) - jnp.arange(knots, dtype=position.dtype)[None, :]
     return jnp.maximum(0.0, 1.0 - jnp.abs(distance))
@@ -44,7 +46,7 @@ def _hats(knots: int, position: Array) -> Array:
 
 def multiplier_at(log_values: Array, position: Array) -> Array:
     """The multiplier at a position in [0, 1] of the threshold range: linear between knots, [G] × [C] → [C]."""
-    return _hats(log_values.shape[0], position) @ jnp.exp(log_values)
+    return hats(log_values.shape[0], position) @ jnp.exp(log_values)
 
 
 def update_multipliers(log_values: Array, position: Array, divergence: Array, *, bound: float, rate: float) -> Array:
@@ -53,9 +55,9 @@ def update_multipliers(log_values: Array, position: Array, divergence: Array, *,
     The step does not depend on the multiplier's size, so one burst of KL cannot freeze the policy for long after it.
     log_values [G], position and divergence [C] → [G].
     """
-    hats = _hats(log_values.shape[0], position)
+    near = hats(log_values.shape[0], position)
     excess = jnp.clip(divergence / bound - 1.0, -1.0, 1.0)
-    change = excess @ hats / jnp.maximum(hats.sum(axis=0), 1.0)
+    change = excess @ near / jnp.maximum(near.sum(axis=0), 1.0)
     return jnp.clip(log_values + rate * change, *LOG_LIMITS)
 
 

@@ -7,7 +7,6 @@ parameter, `scale` [out], is normalised.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +15,8 @@ from ccpo.types import Array
 
 Layer = dict[str, Array]
 
-Critics = dict[str, Any]
-"""Critics by name, each with the network of [s; a] `feature` and with `embedding`, or with the network `joint` alone.
-
-Where they share the hidden layers of these networks, those stand under `body`, and a critic has its last layer only.
-"""
-
-BODY = "body"
+Critic = dict[str, list[Layer]]
+"""The network of [s; a] `feature` and `embedding`, or the network `joint` of [s; ε; a] alone."""
 
 
 def init_mlp(key: Array, sizes: Sequence[int], *, last_gain: float = 1.0, normalised: bool = False) -> list[Layer]:
@@ -102,16 +96,11 @@ def init_actor(key: Array, input_size: int, action_size: int, *, hidden: Sequenc
 def actor(
     layers: Sequence[Layer], obs: Array, condition: Array, *, std_range: tuple[float, float]
 ) -> tuple[Array, Array]:
-    """Mean and scale of π(· | s, ε): μ = tanh(m), σ between the ends of `std_range`.
+    """Mean and scale of π(· | s, ε) or π(· | s, b, h): μ = tanh(m), σ between the ends of `std_range`.
 
-    obs [..., O], condition [...] (a normalised threshold) → two arrays [..., A]. Leading axes broadcast, and the first
-    layer sees each observation once, however many conditions stand beside it.
+    obs [..., O], condition [..., D] (a normalised threshold, or what is seen of a budget) → two arrays [..., A].
     """
-    first, size = layers[0], obs.shape[-1]
-    from_obs = dense({"weight": first["weight"][:size], "bias": first["bias"]}, obs)
-    out = from_obs + condition[..., None] * first["weight"][size].reshape(*[1] * condition.ndim, -1)
-    out = mlp(layers[1:], _activate(first, out)) if layers[1:] else out
-    pre_mean, pre_std = jnp.split(out, 2, axis=-1)
+    pre_mean, pre_std = jnp.split(mlp(layers, jnp.concatenate([obs, condition], axis=-1)), 2, axis=-1)
     low, high = std_range
     return jnp.tanh(pre_mean), low + (high - low) * jax.nn.sigmoid(pre_std)
 
@@ -133,75 +122,60 @@ def init_versatile_critic(
     input_size: int,
     action_size: int,
     *,
+    condition_size: int,
     hidden: Sequence[int],
     features: int,
     embedding_hidden: int,
-    kinks_upto: float = 0.0,
-    normalised: bool = False,
-) -> dict[str, list[Layer]]:
-    """ψ: [s; a] → ℝ^F and z: ε → ℝ^F; the hidden units of z have their kinks at conditions in [0, kinks_upto]."""
+) -> Critic:
+    """ψ: [s; a] → ℝ^F with normalised hidden layers, and z: ε or b → ℝ^F."""
     feature_key, embedding_key = jax.random.split(key)
-    first, *rest = init_mlp(embedding_key, (1, embedding_hidden, features))
-    kinks = jax.random.uniform(jax.random.fold_in(embedding_key, 1), (embedding_hidden,), maxval=kinks_upto)
     return {
-        "feature": init_mlp(feature_key, (input_size + action_size, *hidden, features), normalised=normalised),
-        "embedding": [{**first, "bias": -first["weight"][0] * kinks}, *rest],
+        "feature": init_mlp(feature_key, (input_size + action_size, *hidden, features), normalised=True),
+        "embedding": init_mlp(embedding_key, (condition_size, embedding_hidden, features)),
     }
 
 
 def embedding(layers: Sequence[Layer], condition: Array) -> Array:
-    """z(ε): condition [...] → [..., F], scaled by 1/√F so that ψᵀz has the scale of one feature."""
-    z = mlp(layers, condition[..., None])
+    """z: condition [..., D] → [..., F], scaled by 1/√F so that ψᵀz has the scale of one feature."""
+    z = mlp(layers, condition)
     return z / math.sqrt(z.shape[-1])
 
 
 def init_plain_critic(
-    key: Array, input_size: int, action_size: int, *, hidden: Sequence[int], normalised: bool = False
-) -> dict[str, list[Layer]]:
-    """The ablation without VVE: one network of [s; ε; a]."""
-    return {"joint": init_mlp(key, (input_size + 1 + action_size, *hidden, 1), normalised=normalised)}
+    key: Array,
+    input_size: int,
+    action_size: int,
+    *,
+    condition_size: int = 1,
+    hidden: Sequence[int],
+    normalised: bool = False,
+) -> Critic:
+    """One network of [s; ε; a], or of [s; b; a]: what critics are without VVE."""
+    return {"joint": init_mlp(key, (input_size + condition_size + action_size, *hidden, 1), normalised=normalised)}
 
 
-def share_body(critics: Critics, network: str) -> Critics:
-    """The same critics with the hidden layers of the first one's `network`, feature or joint, in common."""
-    first = next(iter(critics.values()))
-    heads = {name: {**critic, network: critic[network][-1:]} for name, critic in critics.items()}
-    return {**heads, BODY: first[network][:-1]}
+def features(layers: Sequence[Layer], obs: Array, action: Array, *, bound: float) -> Array:
+    """ψ(s, a) with ‖ψ‖∞ ≤ K enforced as K·tanh(x/K) (Assumption 1): obs [..., I], action [..., K, A] → [..., K, F]."""
+    return bound * jnp.tanh(_joint_mlp(layers, obs, action) / bound)
 
 
-def features(critics: Critics, obs: Array, action: Array, *, bound: float) -> dict[str, Array]:
-    """ψ(s, a) of each critic with ‖ψ‖∞ ≤ K enforced as K·tanh(x/K) (Assumption 1).
-
-    obs [..., I], action [..., K, A] → {name: [..., K, F]}.
-    """
-    return {name: bound * jnp.tanh(x / bound) for name, x in _outputs(critics, "feature", obs, action).items()}
+def versatile_q(critic: Critic, obs: Array, action: Array, condition: Array, *, bound: float) -> Array:
+    """Q(s, a | ε) = ψ(s, a)ᵀ z(ε), Eq. (3): obs [..., I], action [..., K, A], condition [..., D] → [..., K]."""
+    psi = features(critic["feature"], obs, action, bound=bound)
+    return jnp.einsum("...kf,...f->...k", psi, embedding(critic["embedding"], condition))
 
 
-def versatile_q(critics: Critics, obs: Array, action: Array, condition: Array, *, bound: float) -> dict[str, Array]:
-    """Q(s, a | ε) = ψ(s, a)ᵀ z(ε), Eq. (3): obs [..., I], action [..., K, A], condition [...] → {name: [..., K]}."""
-    return {
-        name: jnp.einsum("...kf,...f->...k", psi, embedding(critics[name]["embedding"], condition))
-        for name, psi in features(critics, obs, action, bound=bound).items()
-    }
+def plain_q(critic: Critic, obs: Array, action: Array, condition: Array) -> Array:
+    """Q(s, a, ε) of a plain critic with the condition concatenated; shapes as in `versatile_q`."""
+    return _joint_mlp(critic["joint"], jnp.concatenate([obs, condition], axis=-1), action)[..., 0]
 
 
-def plain_q(critics: Critics, obs: Array, action: Array, condition: Array) -> dict[str, Array]:
-    """Q(s, a, ε) of plain critics with the threshold concatenated; shapes as in `versatile_q`."""
-    inputs = jnp.concatenate([obs, condition[..., None]], axis=-1)
-    return {name: q[..., 0] for name, q in _outputs(critics, "joint", inputs, action).items()}
+def rescale_output(layers: Sequence[Layer], factor: Array) -> list[Layer]:
+    """The network whose every output is `factor` times as large."""
+    return [*layers[:-1], jax.tree.map(lambda x: x * factor, layers[-1])]
 
 
-def _outputs(critics: Critics, network: str, obs: Array, action: Array) -> dict[str, Array]:
-    """What each critic's network of [s; a] says; hidden layers in common are computed once."""
-    own = {name: critic[network] for name, critic in critics.items() if name != BODY}
-    if BODY not in critics:
-        return {name: _joint_mlp(layers, obs, action) for name, layers in own.items()}
-    hidden = _activate(critics[BODY][-1], _joint_mlp(critics[BODY], obs, action))
-    return {name: mlp(layers, hidden) for name, layers in own.items()}
-
-
-def rescale_output(critic: dict[str, list[Layer]], factor: Array) -> dict[str, list[Layer]]:
+def rescale_critic(critic: Critic, factor: Array) -> Critic:
     """The critic whose every Q value is `factor` times as large."""
     name = "embedding" if "embedding" in critic else "joint"
-    last = jax.tree.map(lambda x: x * factor, critic[name][-1])
-    return {**critic, name: [*critic[name][:-1], last]}
+    return {**critic, name: rescale_output(critic[name], factor)}

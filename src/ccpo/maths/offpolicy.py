@@ -179,7 +179,7 @@ def observe(
         signals = signals._replace(normaliser=normaliser.merge(signals.normaliser, rollout.obs))
     unit, factor = follow_reward_unit(signals.reward_unit, rollout.reward, first=first)
     online, target = (
-        {**critic, "reward": networks.rescale_output(critic["reward"], factor)}
+        {**critic, "reward": networks.rescale_critic(critic["reward"], factor)}
         for critic in (critics.online, critics.target)
     )
     signals, metrics = update_multipliers(config, problem, signals, experience.statistics)
@@ -198,7 +198,8 @@ def measured_costs(problem: Problem, statistics: LaneStatistics) -> tuple[Array,
     source = problem.lane_deployed if problem.deployed_lanes else np.ones(problem.lanes, bool)
     weight = (statistics.count * source).reshape(-1, problem.lanes_per_threshold)
     count = weight.sum(axis=1)
-    return (statistics.cost.reshape(weight.shape) * weight).sum(axis=1) / jnp.maximum(count, 1.0), count
+    cost = statistics.cost[:, 0].reshape(weight.shape)
+    return (cost * weight).sum(axis=1) / jnp.maximum(count, 1.0), count
 
 
 def update_multipliers(
@@ -231,7 +232,7 @@ def continuation(window: Transition, horizon: Horizon) -> Continuation:
     A termination ends both sums for good; the time limit does only if the critics' horizon is finite.
     """
     ended = window.terminated | window.truncated
-    reward, cost = (nstep_return(x, ended, horizon.discount) for x in (window.reward, window.cost))
+    reward, cost = (nstep_return(x, ended, horizon.discount) for x in (window.reward, window.cost[..., 0]))
     rows = jnp.arange(reward.last.shape[0])
     obs, terminated, time_to_go = (
         x[reward.last, rows] for x in (window.next_obs, window.terminated, window.time_to_go)
@@ -255,20 +256,21 @@ def make_batch(config: OffPolicySettings, problem: Problem, signals: Signals, wi
     horizon = make_horizon(config, problem)
     first = jax.tree.map(lambda x: x[0], window)
     following = continuation(window, horizon)
+    threshold = first.threshold[:, 0]
     obs, next_obs = signals.normaliser(first.obs), signals.normaliser(following.obs)
     cost_unit = problem.threshold_range[1] / problem.spec.episode_length
     return Batch(
-        actor_inputs=actor_inputs(problem, obs, first.threshold),
+        actor_inputs=actor_inputs(problem, obs, threshold),
         critic_inputs=critic_inputs(horizon, obs, first.time_to_go),
         action=first.action,
-        condition=networks.normalise_threshold(first.threshold, problem.threshold_range),
-        multiplier=multiplier_of(problem, signals.pid.multiplier, first.threshold),
+        condition=networks.normalise_threshold(threshold, problem.threshold_range),
+        multiplier=multiplier_of(problem, signals.pid.multiplier, threshold),
         returns={
             "reward": following.reward / (signals.reward_unit * horizon.span),
             "cost": following.cost / (cost_unit * horizon.span),
         },
         discount=following.discount,
-        next_actor_inputs=actor_inputs(problem, next_obs, first.threshold),
+        next_actor_inputs=actor_inputs(problem, next_obs, threshold),
         next_critic_inputs=critic_inputs(horizon, next_obs, following.time_to_go),
     )
 
@@ -276,7 +278,7 @@ def make_batch(config: OffPolicySettings, problem: Problem, signals: Signals, wi
 def q_ensemble(critic: dict, inputs: Array, action: Array, condition: Array) -> Array:
     """Q(s, a | ε) of each member, of actions as the environment clips them: [M, B]."""
     clipped = jnp.clip(action, -1.0, 1.0)[:, None, :]
-    return jax.vmap(lambda member: networks.plain_q({"q": member}, inputs, clipped, condition)["q"][:, 0])(critic)
+    return jax.vmap(lambda member: networks.plain_q(member, inputs, clipped, condition[:, None])[:, 0])(critic)
 
 
 def cautious_q(critics: dict, inputs: Array, action: Array, condition: Array) -> dict[str, Array]:
@@ -333,9 +335,9 @@ def acting(
     low, high = problem.threshold_range
     net = NetConfig(
         distribution=distribution,
-        conditioned=conditioned(problem),
-        threshold_low=low,
-        threshold_high=high,
+        condition="threshold" if conditioned(problem) else "none",
+        threshold_low=(low,),
+        threshold_high=(high,),
         exploration_noise=exploration_noise,
     )
     named = networks.named(actor) | {"obs_mean": signals.normaliser.mean, "obs_std": signals.normaliser.std}

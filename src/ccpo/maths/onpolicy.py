@@ -160,7 +160,7 @@ def act(learner: Learner, obs: Array, key: Array | None = None) -> Array:
 def acting(problem: Problem, learner: Learner) -> Acting:
     """The arrays that lanes act with."""
     low, high = problem.threshold_range
-    net = NetConfig(distribution="gaussian_linear", conditioned=False, threshold_low=low, threshold_high=high)
+    net = NetConfig("gaussian_linear", threshold_low=(low,), threshold_high=(high,), condition="none")
     named = networks.named(learner.actor["layers"]) | {"log_std": learner.actor["log_std"]}
     named |= {"obs_mean": learner.normaliser.mean, "obs_std": learner.normaliser.std}
     arrays = jax.tree.map(np.array, named)
@@ -215,7 +215,7 @@ def estimate_advantages(
     length = problem.spec.episode_length
     span = float(np.sum(config.discount ** np.arange(length)))
     units = {"reward": learner.reward_unit * span, "cost": problem.threshold_range[1] / length * span}
-    gains = {"reward": rollout.reward, "cost": rollout.cost}
+    gains = {"reward": rollout.reward, "cost": rollout.cost[..., 0]}
     obs, next_obs = learner.normaliser(rollout.obs), learner.normaliser(rollout.next_obs)
     values = {name: value(learner.values[name], obs) for name in gains}
     advantages = {

@@ -24,24 +24,24 @@ class Horizon(NamedTuple):
 
     name: str
     length: int
-    discount: float
+    discount: Array | float
 
     @property
     def sees_time(self) -> bool:
         return self.name == "finite"
 
     @property
-    def span(self) -> float:
+    def span(self) -> Array | float:
         """The mean over visited states of Σ γᵗ over the steps that a critic counts: Q of one unit a step.
 
         endless: 1/(1 − γ); finite: mean over h = 1…T of (1 − γʰ)/(1 − γ).
         """
         if self.name == "endless":
             return 1.0 / (1.0 - self.discount)
-        steps_to_go = np.arange(1, self.length + 1)
-        if self.discount == 1.0:
+        steps_to_go = np.arange(1.0, self.length + 1.0)
+        if isinstance(self.discount, float) and self.discount == 1.0:
             return float(steps_to_go.mean())
-        return float(np.mean((1.0 - self.discount**steps_to_go) / (1.0 - self.discount)))
+        return ((1.0 - self.discount**steps_to_go) / (1.0 - self.discount)).mean()
 
     def rest(self, steps_to_go: Array) -> Array:
         """Σ γᵗ over so many steps that are left, in units of `span`: Q of the rest of an episode of one unit a step."""
@@ -66,17 +66,18 @@ class NStep(NamedTuple):
     discount: Array
 
 
-def nstep_return(values: Array, ended: Array, discount: float, *, limit: Array | None = None) -> NStep:
+def nstep_return(values: Array, ended: Array, discount: Array | float, *, limit: Array | None = None) -> NStep:
     """Sum of discounted values up to the first step that ends an episode, and of at most `limit` [B] steps if given.
 
-    values, ended [n, B] → three arrays [B].
+    values [n, B, …] and ended [n, B] → a value [B, …] and two arrays [B].
     """
     index = jnp.arange(values.shape[0])[:, None]
     counted = jnp.cumsum(ended, axis=0) - ended == 0
     if limit is not None:
         counted &= index < limit[None, :]
     last = counted.sum(axis=0).astype(jnp.int32) - 1
-    value = jnp.sum(values * counted * discount ** index.astype(values.dtype), axis=0)
+    weight = counted * discount ** index.astype(values.dtype)
+    value = jnp.sum(values * weight.reshape(*weight.shape, *[1] * (values.ndim - 2)), axis=0)
     return NStep(value, last, discount ** (last + 1.0))
 
 

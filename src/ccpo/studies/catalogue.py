@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,7 @@ SCALES = {
         seeds=(0, 1),
         episodes=2,
         overrides={
-            "ccpo": _SMALL_INFERENCE
-            | {"features": 4, "embedding_hidden": 4, "conditions": 3, "starts": 1}
-            | {"choice_share": 0.0, "turn_dial": False},
+            "ccpo": _SMALL_INFERENCE | {"features": 4, "conditions": 2},
             "cvpo": _SMALL_INFERENCE,
             "sac_lag": _SMALL_OFF_POLICY,
             "ddpg_lag": _SMALL_OFF_POLICY,
@@ -91,8 +89,10 @@ class Method:
     preset: str = "tuned"
     thresholds: Callable[[Task], tuple[float, ...]] = own
     each: bool = False
-    only: tuple[str, ...] = ()
-    """The tasks on which it differs from others of its study; empty: all."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """On top of the preset's; those of a scale win."""
+    arm: str = ""
+    """What names its runs where it has settings of its own."""
 
     def plans(self, task: Task, seed: int, scale: Scale) -> list[RunPlan]:
         thresholds = self.thresholds(task)
@@ -105,7 +105,8 @@ class Method:
             evaluated=evenly(task, count=13),
             episodes=scale.episodes,
             preset=self.preset,
-            overrides=scale.overrides.get(self.algorithm, {}),
+            overrides={**self.settings, **scale.overrides.get(self.algorithm, {})},
+            arm=self.arm,
         )
         if self.each:
             return [replace(together, thresholds=(t,), evaluated=(t,)) for t in thresholds]
@@ -139,18 +140,13 @@ class Study:
         chosen = self.methods if methods is None else [self._find_method(name) for name in methods]
         found = [find_task(name) for name in (self.tasks[scale] if tasks is None else tasks)]
         sized = SCALES[scale]
-        plans = [
+        return [
             plan
             for task in found
             for method in chosen
-            if not method.only or task.name in method.only
             for seed in (sized.seeds if seeds is None else seeds)
             for plan in method.plans(task, seed, sized)
         ]
-        if not plans:
-            only = "; ".join(f"'{m.label}' is only for {', '.join(m.only)}" for m in chosen if m.only)
-            raise ConfigError(f"study '{self.name}' has no run on {', '.join(t.name for t in found)}: {only}")
-        return plans
 
     def _find_method(self, name: str) -> Method:
         by_label = {method.label: method for method in self.methods}
@@ -173,36 +169,21 @@ def _analysis(module: str) -> Report:
     return make
 
 
+def _taken_back(number: int, settings: Mapping[str, Any]) -> str:
+    return f"D{number}: " + ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
 _CCPO = Method("CCPO", "ccpo")
 _CVPO = Method("CVPO", "cvpo", thresholds=partial(evenly, count=7), each=True)
-_TAKEN_BACK = {
-    "D3 states of the whole replay": "without-recent-states",
-    "D5 bound on the value": "without-advantage",
-    "D6 no feedback": "without-feedback",
-    "D7 no margin": "without-margin",
-    "D8 no relabelling": "without-relabelling",
-    "D9 raw observations": "without-normalising",
-    "D12 bounds of public code": "without-wide-steps",
-    "D13 no averaging": "without-averaging",
-    "D14 no deployed lanes": "without-deployed-lanes",
-    "D17 no decay": "without-decay",
-    "D20 newest critics, one sample": "without-steadiness",
-    "D22 thresholds as they are": "without-beyond",
-}
-_TAKEN_BACK_ON = {
-    "BallCircle": {"D10 a body for each critic": "without-shared-body"},
-    "DroneRun": {
-        "D4 endless horizon": "without-finite-horizon",
-        "D6 trust as quick as correction": "without-slow-trust",
-        "D16 noise anew at each step": "without-lasting-noise",
-        "D16 critics of the whole run": "without-recent-data",
-        "D24 plain critics' layers": "without-normalised-critics",
-        "D26 the newest policy": "without-choice",
-        "D27 critics of the noisy policy": "without-deployed-targets",
-        "D29 the dial as it is": "without-turned-dial",
-        "D30 one price of cost": "without-state-price",
-    },
-}
+_OPEN = Method("CCPO", "ccpo", preset="open")
+DEVIATIONS: tuple[tuple[int, Mapping[str, Any]], ...] = (
+    (8, {"relabel_share": 0.0}),
+    (13, {"average_rate": 1.0}),
+    (14, {"deployed_lanes": 0}),
+    (17, {"decay": 0.0}),
+)
+"""What takes a deviation back, by its number in docs/algorithms/ccpo.md."""
+_SHORT = {"steps": 90_000}
 _ANALYTIC = ("StaticBudget", "DriftBudget", "LateBudget", "MomentumBudget", "BalanceBudget")
 _CAR_CIRCLE = {**_TASKS, "quick": ("CarCircle",), "paper": ("CarCircle",)}
 
@@ -247,11 +228,11 @@ STUDIES = {
         Study(
             "q-check",
             "the appendix's check of Q_c against single-threshold CVPO",
-            (_CCPO, _CVPO),
+            (_OPEN, _CVPO),
             _analysis("q_check"),
             _CAR_CIRCLE,
         ),
-        Study("bound", "Theorem 1 and Proposition 1 as numbers", (_CCPO,), _analysis("bound"), _TASKS),
+        Study("bound", "Theorem 1 and Proposition 1 as numbers", (_OPEN,), _analysis("bound"), _TASKS),
         Study(
             "frontier",
             "CCPO at each threshold against one CVPO agent for each, and against closed forms",
@@ -268,13 +249,12 @@ STUDIES = {
             "what each deviation from the paper does, one taken back at a time, and all of them",
             (
                 Method("CCPO", "ccpo", preset="demo"),
-                *(Method(label, "ccpo", preset=preset) for label, preset in _TAKEN_BACK.items()),
                 *(
-                    Method(label, "ccpo", preset=preset, only=(task,))
-                    for task, taken_back in _TAKEN_BACK_ON.items()
-                    for label, preset in taken_back.items()
+                    Method(_taken_back(number, settings), "ccpo", preset="demo", settings=settings, arm=f"D{number}")
+                    for number, settings in DEVIATIONS
                 ),
-                Method("faithful", "ccpo", preset="faithful-demo"),
+                Method("open loop", "ccpo", preset="open", settings=_SHORT, arm="demo"),
+                Method("faithful", "ccpo", preset="faithful", settings=_SHORT, arm="demo"),
             ),
             _analysis("deviations"),
             {**_TASKS, "paper": ("BallCircle", "DroneRun")},

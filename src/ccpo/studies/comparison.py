@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from ccpo.errors import MissingExtraError, RunError
-from ccpo.metrics import EpisodeTable, Estimate, estimate, summarise
+from ccpo.metrics import BY_GROUP, DIAL, METRICS, EpisodeTable, Estimate, estimate, summarise
 from ccpo.report.figures import save_figure, threshold_figure
 from ccpo.report.paper import PAPER_EFFICIENCY, STATS, Value, display_name, paper_results
 from ccpo.report.statistics import Score, average_over_tasks, rank, safest
 from ccpo.report.tables import (
+    DIAL_NOTES,
+    GROUPS_NOTE,
     PAPER,
     SHADED,
     Cell,
@@ -35,14 +37,14 @@ _EFFICIENCY_NAMES = {
 }
 
 SeedValues = dict[str, np.ndarray]
-"""A method's statistics on one grid, by name: one value a seed [S]."""
+"""A method's metrics on one grid, by name: one value per seed [S]."""
 Estimates = dict[str, dict[str, dict[str, dict[str, Estimate]]]]
-"""Task → grid → method → statistic."""
+"""Task → grid → method → metric."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How to compare: which statistics, how many of the safest are shaded, where the paper's figures are."""
+    """How to compare: which of the paper's statistics, how many of the safest are shaded, where its figures are."""
 
     stats: tuple[str, ...] = STATS
     shaded: int = 2
@@ -61,23 +63,27 @@ class Comparison:
         marked = "safest method" if self.shaded == 1 else f"{self.shaded} safest methods"
         by = "CV for R and CV, by CV-G for R-G and CV-G" if "CV-G" in self.stats else "CV"
         note = f"ours: seeds {seeds} · marked: the {marked}, by {by}"
-        tables = [self._table(estimates, note), self._interval_table(estimates)]
+        tables = [
+            self._table("Mean over thresholds", (*self.stats, *DIAL), estimates, notes=(note, *DIAL_NOTES)),
+            self._table("By group of thresholds", BY_GROUP, estimates, notes=(GROUPS_NOTE,)),
+            self._interval_table(estimates),
+        ]
         return [
             *save_tables(tables, folder / "tables", title="Methods side by side"),
             write_csv(folder / "numbers.csv", self._rows(estimates)),
             *_figures(episodes, folder),
         ]
 
-    def _table(self, estimates: Estimates, note: str) -> ReportTable:
-        """Mean ± std over seeds, on each grid, with the paper's figures below."""
+    def _table(self, title: str, stats: Sequence[str], estimates: Estimates, *, notes: tuple[str, ...]) -> ReportTable:
+        """Mean ± std over seeds, on each grid, with the paper's figures below where it has them."""
         methods = _methods(estimates)
         rows_by_task = {}
         for task, grids in estimates.items():
             digits = reward_digits([e["R"].mean for of_grid in grids.values() for e in of_grid.values()])
             printed = {method: self.paper(task, method) or {} for method in methods}
             rows = []
-            for stat in self.stats:
-                decimals = 2 if "CV" in stat else digits
+            for stat in stats:
+                decimals, name = _decimals(stat, digits), _ARROWS.get(stat, stat)
                 for grid, of_grid in grids.items():
                     shaded = self._shaded(of_grid, stat)
                     cells = [
@@ -86,32 +92,35 @@ class Comparison:
                         else Cell("–")
                         for m in methods
                     ]
-                    rows.append((Cell(_ARROWS[stat]), Cell(grid), *cells))
-                if any(printed.values()):
+                    rows.append((Cell(name), Cell(grid), *cells))
+                if any(stat in of_method for of_method in printed.values()):
                     figures = [printed[m].get(stat) for m in methods]
                     texts = [_spread(figure, decimals) if figure else "–" for figure in figures]
-                    rows.append((Cell(_ARROWS[stat]), Cell("paper", PAPER), *(Cell(text, PAPER) for text in texts)))
+                    rows.append((Cell(name), Cell("paper", PAPER), *(Cell(text, PAPER) for text in texts)))
             rows_by_task[display_name(task)] = rows
-        notes = (note, "±: one standard deviation over seeds · grid: the thresholds averaged over, 13 or 7 of them")
-        return ReportTable("Mean over thresholds", ("Stat", "Grid", *methods), rows_by_task, notes)
+        spread = "±: one standard deviation over seeds · grid: the thresholds averaged over, 13 or 7 of them"
+        return ReportTable(title, ("Stat", "Grid", *methods), rows_by_task, (*notes, spread))
 
     def _shaded(self, of_grid: Mapping[str, Mapping[str, Estimate]], stat: str) -> list[str]:
         """R and CV are shaded where CV is lowest, R-G and CV-G where CV-G is; of equals, the better ranked."""
+        if stat not in STATS:
+            return []
         violation = "CV-G" if stat.endswith("-G") else "CV"
         return safest({method: of_grid[method][violation].mean for method in _ranking(of_grid)}, self.shaded)
 
     def _interval_table(self, estimates: Estimates) -> ReportTable:
         """Interquartile means with bootstrap intervals, and the rank by the paper's rule."""
+        stats = (*self.stats, *DIAL)
         rows_by_task = {}
         for task, grids in estimates.items():
             rows = []
             for grid, of_grid in grids.items():
                 digits = reward_digits([e["R"].mean for e in of_grid.values()])
                 for place, method in enumerate(_ranking(of_grid), start=1):
-                    cells = [interval(of_grid[method][s], 2 if "CV" in s else digits) for s in self.stats]
+                    cells = [interval(of_grid[method][stat], _decimals(stat, digits)) for stat in stats]
                     rows.append(tuple(Cell(text) for text in (method, grid, str(place), *cells)))
             rows_by_task[display_name(task)] = rows
-        headers = ("Method", "Grid", "Rank", *(_ARROWS[stat] for stat in self.stats))
+        headers = ("Method", "Grid", "Rank", *(_ARROWS.get(stat, stat) for stat in stats))
         notes = (
             "interquartile mean over seeds and its 95 % bootstrap interval",
             "rank: the safer is better; of those without violation, the one that earns more",
@@ -136,7 +145,7 @@ class Comparison:
             for grid, of_grid in grids.items()
             for place, method in enumerate(_ranking(of_grid), start=1)
             for printed in [self.paper(task, method) or {}]
-            for stat in self.stats
+            for stat in (*self.stats, *DIAL, *BY_GROUP)
         ]
 
 
@@ -160,9 +169,9 @@ def seed_values(episodes: Mapping[FinishedRun, EpisodeTable]) -> dict[tuple[str,
     found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for run, table in episodes.items():
         for summary in summarise(table, run.thresholds):
-            values = found.setdefault((run.task, summary.grid, run.label), {stat: [] for stat in STATS})
-            for stat in STATS:
-                values[stat].append(summary.metrics[stat].mean)
+            values = found.setdefault((run.task, summary.grid, run.label), {name: [] for name in METRICS})
+            for name in METRICS:
+                values[name].append(summary[name].mean)
     return {key: {stat: np.array(column) for stat, column in values.items()} for key, values in found.items()}
 
 
@@ -178,7 +187,7 @@ def _estimates(values: Mapping[tuple[str, str, str], SeedValues], *, averaged: b
             if len(of_tasks) == len(tasks):  # an average over fewer tasks would not compare
                 found.setdefault(AVERAGED, {}).setdefault(grid, {})[method] = {
                     stat: average_over_tasks({task: by_stat[stat] for task, by_stat in of_tasks.items()})
-                    for stat in STATS
+                    for stat in METRICS
                 }
     return found
 
@@ -195,6 +204,10 @@ def _methods(estimates: Estimates) -> list[str]:
 def _ranking(of_grid: Mapping[str, Mapping[str, Estimate]]) -> list[str]:
     scores = [Score(method, e["R"].mean, e["CV"].mean) for method, e in of_grid.items()]
     return [score.name for score in rank(scores)]
+
+
+def _decimals(stat: str, reward_decimals: int) -> int:
+    return reward_decimals if stat.split(" ")[0] in ("R", "R-G") or stat == "constant R" else 2
 
 
 def _spread(value: Estimate | Value, digits: int) -> str:

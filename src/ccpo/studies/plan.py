@@ -32,6 +32,8 @@ class RunPlan:
     preset: str = "tuned"
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings on top of the preset's."""
+    arm: str = ""
+    """What tells the run from others of its preset whose overrides differ: a part of its folder's name."""
     members: tuple["RunPlan", ...] = ()
     """The single-threshold runs that a combination is made of; it is not trained."""
 
@@ -39,7 +41,8 @@ class RunPlan:
     def name(self) -> str:
         """The folder below `runs`; thresholds are named where they are not the task's own."""
         own = self.thresholds == find_task(self.task).behaviour_thresholds
-        variant = self.preset if own else "-".join([self.preset, *(f"{t:g}" for t in self.thresholds)])
+        thresholds = () if own else (f"{t:g}" for t in self.thresholds)
+        variant = "-".join(filter(None, [self.preset, self.arm, *thresholds]))
         return f"{self.algorithm}/{self.task}/{variant}/seed-{self.seed}"
 
     def settings(self) -> dict[str, Any]:

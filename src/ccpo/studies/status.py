@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccpo.runs import STARTS
+from ccpo.schedule import default_steps
 from ccpo.studies.runner import Place
 
 STATES = ("done", "running", "failed", "stopped", "waiting")
@@ -70,16 +70,15 @@ def seconds_left(rows: Sequence[Standing]) -> float | None:
 def _progress(path: Path) -> tuple[float, float, float]:
     """Steps done, steps in all and seconds taken."""
     try:
-        total = json.loads((path / "config.json").read_text(encoding="utf-8"))["steps"]
+        settings = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return 0.0, 1.0, 0.0
-    log = path / "progress.jsonl"
-    rows = [_newest_row(each) for each in ([log] if log.exists() else path.glob(f"{STARTS}/*/{log.name}"))]
-    return sum(row["steps"] for row in rows), total, sum(row["time/seconds"] for row in rows)
+    row = _newest_row(path / "progress.jsonl")
+    return row["steps"], settings["steps"] or default_steps(settings["episode_length"]), row["time/seconds"]
 
 
 def _newest_row(log: Path) -> dict[str, float]:
-    """The newest complete row of a log; its last line may still be in the making."""
+    """The newest complete row of a log, if there is one; its last line may still be in the making."""
     for line in reversed(_tail(log).splitlines()[-2:]):
         try:
             return json.loads(line)
@@ -89,7 +88,9 @@ def _newest_row(log: Path) -> dict[str, float]:
 
 
 def _tail(path: Path, size: int = 20_000) -> bytes:
-    """The end of a file: hundreds of long logs are looked at every second."""
+    """The end of a file, if it is there: hundreds of long logs are looked at every second."""
+    if not path.exists():
+        return b""
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         return file.read()

@@ -1,8 +1,9 @@
-"""CCPO: constraint-conditioned policy optimisation, one policy π(a | s, ε) for every threshold ε.
+"""CCPO: constraint-conditioned policy optimisation, one policy for every threshold ε.
 
-Two parts (docs/algorithms/ccpo.md): versatile value estimation, Q(s, a | ε) = ψ(s, a)ᵀ z(ε) (`values`), and conditioned
-variational inference, a convex E-step for each of a set of thresholds and one supervised M-step over all of them
-(`inference`), which keeps what `constraint` says. `step` is where they meet.
+In a closed loop, the default, the policy π(a | s, b, h) sees the budget b = ε − cost so far and the time to go h. In an
+open loop, the paper's setting, π(a | s, ε) sees the threshold only. The method has two parts: versatile value
+estimation, Q(s, a | b) = ψ(s, a)ᵀ z(b) (`values`), and conditioned variational inference, a convex E-step and one
+supervised M-step over all conditions (`inference`), which keeps a constraint (`constraints`). They meet in `step`.
 """
 
 from functools import partial
@@ -12,66 +13,78 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ccpo.algorithms.ccpo.constraint import feed_back, update_cost_level
+from ccpo.algorithms.ccpo import constraints
 from ccpo.algorithms.ccpo.inference import update_policy
-from ccpo.algorithms.ccpo.model import State, above_share, deployed_actor, init, policy
-from ccpo.algorithms.ccpo.sampling import draw_conditions
+from ccpo.algorithms.ccpo.model import Critics, State, discount_at, init, policy
 from ccpo.algorithms.ccpo.settings import METRICS, Config
 from ccpo.algorithms.ccpo.values import update_critics
 from ccpo.maths import gaussian, networks, normaliser, offpolicy
+from ccpo.maths.returns import Horizon
 from ccpo.runtime import NetConfig
-from ccpo.types import Acting, Array, Experience, Problem, Transition
+from ccpo.types import Acting, Array, Experience, Problem
 
-__all__ = ["METRICS", "Config", "State", "act", "acting", "init", "update"]
+__all__ = ["CLOSED_LOOP", "METRICS", "Config", "State", "act", "acting", "init", "update"]
+
+CLOSED_LOOP = True
+"""Whether it can be conditioned on the budget that is left."""
 
 
 def act(
-    config: Config, problem: Problem, state: State, obs: Array, threshold: Array, key: Array | None = None
+    config: Config,
+    problem: Problem,
+    state: State,
+    obs: Array,
+    budget: Array,
+    time_to_go: Array,
+    key: Array | None = None,
 ) -> Array:
-    """The action for observations [N, O] under thresholds [N]: as deployed, or a sample of π if a key is given."""
-    params = state.actor if key is not None else deployed_actor(config, state)
-    mean, std = policy(config, problem, params, state.normaliser(obs), threshold)
+    """The action for observations [N, O], budgets [N, M] and times [N]: as deployed, or a sample if a key is given."""
+    params = state.actor if key is not None else state.actor_average
+    mean, std = policy(config, problem, params, state.normaliser(obs), budget, time_to_go)
     return mean if key is None else gaussian.sample(key, mean, std, count=1)[..., 0, :]
 
 
 def update(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
     """Learn from an iteration's experience: take its statistics in, then a scan of gradient updates."""
-    state, metrics = observe(config, problem, state, experience)
+    state = observe(config, problem, state, experience)
     count = max(1, round(config.updates_per_step * experience.rollout.reward.size))
     body = partial(step, config, problem, experience)
     state, history = jax.lax.scan(body, state, length=count)
-    return state, metrics | jax.tree.map(jnp.mean, history)
+    return state, jax.tree.map(jnp.mean, history)
 
 
 def step(
     config: Config, problem: Problem, experience: Experience, state: State, _: None = None
 ) -> tuple[State, dict[str, Array]]:
-    """One gradient update: critics, E-step for a set of thresholds, M-step over all of them, targets."""
-    key, *keys = jax.random.split(state.key, 5)
-    state = state._replace(key=key)
-    state, critic_metrics = update_critics(config, problem, state, experience, keys[0])
-    state = update_cost_level(config, problem, state, experience, keys[1])
-    conditions = draw_conditions(config, problem, experience, keys[2])
-    state, policy_metrics = update_policy(config, problem, state, experience, conditions, keys[3])
+    """One gradient update: critics, E-step, M-step, targets."""
+    key, critic_key, policy_key = jax.random.split(state.key, 3)
+    state, critic_metrics = update_critics(config, problem, state._replace(key=key), experience, critic_key)
+    state, policy_metrics = update_policy(config, problem, state, experience, policy_key)
     return track(config, state), critic_metrics | policy_metrics
 
 
-def observe(config: Config, problem: Problem, state: State, experience: Experience) -> tuple[State, dict[str, Array]]:
-    """What a new rollout tells once: observation statistics, the reward's unit, how far predicted costs are off."""
+def observe(config: Config, problem: Problem, state: State, experience: Experience) -> State:
+    """What a new rollout tells once: observation statistics, the reward's unit, the largest cost, finished episodes."""
     rollout = experience.rollout
-    if config.normalise_observations:
-        state = state._replace(normaliser=normaliser.merge(state.normaliser, rollout.obs))
-    return feed_back(config, problem, _rescale_reward(state, rollout), experience)
+    rms, _ = offpolicy.follow_reward_unit(state.reward_rms, rollout.reward, first=state.updates == 0)
+    discount = discount_at(config, problem, experience.progress)
+    unit = rms * Horizon(config.horizon, problem.spec.episode_length, discount).span
+    factor = jnp.where(state.updates == 0, 1.0, state.reward_unit / unit)
 
+    def rescale(critic: Critics) -> Critics:
+        """Critics keep their values in the environment's unit."""
+        return critic._replace(reward=networks.rescale_critic(critic.reward, factor))
 
-def _rescale_reward(state: State, rollout: Transition) -> State:
-    """Follow the reward's root mean square; critics keep their values in the environment's unit."""
-    unit, factor = offpolicy.follow_reward_unit(state.reward_unit, rollout.reward, first=state.updates == 0)
-
-    def rescale(critic: dict) -> dict:
-        return {**critic, "reward": networks.rescale_output(critic["reward"], factor)}
-
-    return state._replace(reward_unit=unit, critic=rescale(state.critic), critic_target=rescale(state.critic_target))
+    return state._replace(
+        normaliser=normaliser.merge(state.normaliser, rollout.obs),
+        reward_rms=rms,
+        reward_unit=unit,
+        discount=discount,
+        critic=rescale(state.critic),
+        critic_target=rescale(state.critic_target),
+        cost_max=jnp.maximum(state.cost_max, rollout.cost.max(axis=(0, 1))),
+        constraint=constraints.find(config, problem).observe(problem, state.constraint, experience),
+    )
 
 
 def track(config: Config, state: State) -> State:
@@ -87,26 +100,19 @@ def track(config: Config, state: State) -> State:
 
 
 def acting(config: Config, problem: Problem, state: State) -> Acting:
-    """The arrays that lanes act with: the actor to explore, the averaged one (if any) as deployed."""
+    """The arrays that environments act with: the actor to explore, the averaged one as deployed."""
     low, high = problem.threshold_range
-    first, last = problem.behaviour_thresholds[0], problem.behaviour_thresholds[-1]
-    below, above = config.beyond_share, above_share(config)
-    seen = {low: first + below * (low - first), high: last + above * (high - last), first: first, last: last}
-    asked = tuple(sorted(seen)) if min(below, above) < 1.0 else ()
     net = NetConfig(
-        activation="relu",
         distribution="gaussian",
+        threshold_low=(low,),
+        threshold_high=(high,),
+        condition="budget" if problem.closed else "threshold",
         std_min=config.std_min,
         std_max=config.std_max,
-        conditioned=True,
-        threshold_low=low,
-        threshold_high=high,
-        asked=asked,
-        shown=tuple(seen[threshold] for threshold in asked),
     )
 
     def arrays(actor: list) -> dict[str, Array]:
         return networks.named(actor) | {"obs_mean": state.normaliser.mean, "obs_std": state.normaliser.std}
 
-    explore, deploy = jax.tree.map(np.array, (arrays(state.actor), arrays(deployed_actor(config, state))))
+    explore, deploy = jax.tree.map(np.array, (arrays(state.actor), arrays(state.actor_average)))
     return Acting(net, explore, deploy)

@@ -1,16 +1,39 @@
-"""What CCPO learns, and how its networks are asked: the policy π(a | s, ε) and the critics Q(s, a | ε)."""
+"""What CCPO learns, and how its networks are asked: the policy and the critics, both conditioned.
 
-from typing import NamedTuple
+The condition of a closed loop is the budget b that is left and the time to go, that of an open loop the threshold ε of
+the episode. Both travel as `budget` [..., M].
+"""
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from ccpo.algorithms.ccpo import constraints
 from ccpo.algorithms.ccpo.settings import Config
 from ccpo.errors import ConfigError
-from ccpo.maths import gaussian, mstep, networks, normaliser, offpolicy
+from ccpo.maths import mstep, networks, normaliser
 from ccpo.maths.returns import Horizon
-from ccpo.types import Array, Problem
+from ccpo.runtime import budget_features
+from ccpo.types import Array, Problem, Transition
+
+FEATURE_BOUND = 10.0
+"""K_f: the bound on ‖ψ‖∞."""
+EMBEDDING_HIDDEN = 64
+OPEN_SHARE = 4.0
+"""In an open loop, γ looks T/4 steps ahead unless told otherwise."""
+CLOSED_SHARES = (5.0, 0.5)
+"""In a closed loop, T/5 steps at the start of the run and 2T at its end."""
+GROWN = 0.8
+"""The share of the run after which γ grows no more."""
+
+
+class Critics(NamedTuple):
+    """Q_r, and a cost critic for each constraint."""
+
+    reward: networks.Critic
+    cost: tuple[networks.Critic, ...]
 
 
 class State(NamedTuple):
@@ -19,21 +42,20 @@ class State(NamedTuple):
     actor: list
     actor_old: list
     actor_average: list
-    critic: dict
-    critic_target: dict
+    critic: Critics
+    critic_target: Critics
     actor_opt: optax.OptState
     critic_opt: optax.OptState
     kl_multipliers: mstep.KLMultipliers
     normaliser: normaliser.Normaliser
+    reward_rms: Array
     reward_unit: Array
-    cost_level: Array
-    """At evenly spaced thresholds: the mean of Q_c over visited states under the policy, times ε_H."""
-    cost_bias: Array
-    """By behaviour threshold: predicted minus measured episodic cost."""
-    cost_measured: Array
-    cost_variance: Array
-    """By behaviour threshold: the latest measured episodic cost, NaN before the first, and the running variance around
-    its slow drift."""
+    """What makes Q_r of order one: the reward's root mean square, summed over what γ looks at."""
+    discount: Array
+    """γ of the reward critic, as it is now."""
+    cost_max: Array
+    """The largest cost of a step seen so far: [M]."""
+    constraint: Any
     updates: Array
     key: Array
 
@@ -41,21 +63,18 @@ class State(NamedTuple):
 def init(config: Config, problem: Problem, key: Array) -> State:
     """The state before the first step."""
     spec = problem.spec
-    if config.overspend_price > 0 and not spec.budget_aware:
+    if problem.closed and config.horizon != "finite":
         raise ConfigError(
-            f"overspend_price={config.overspend_price:g} needs to see what an episode has cost so far, which "
-            f"'{spec.task}' does not show; give a budget-aware task, such as DroneRun-BudgetAware"
+            f"horizon={config.horizon} needs loop=open; a closed loop spends a budget by the episode's end"
         )
     actor_key, reward_key, cost_key, key = jax.random.split(key, 4)
-    actor = networks.init_actor(actor_key, spec.observation_size + 1, spec.action_size, hidden=config.hidden)
-    critic: networks.Critics = {
-        "reward": _init_critic(config, problem, reward_key),
-        "cost": _init_critic(config, problem, cost_key),
-    }
-    if config.shared_body:
-        critic = networks.share_body(critic, "feature" if config.versatile_critic else "joint")
-    multipliers = mstep.init_multipliers(config.knots, value=10.0)
-    per_threshold = jnp.zeros(len(problem.behaviour_thresholds))
+    budgets = (2 if problem.closed else 1) * len(spec.costs)
+    inputs = spec.observation_size + budgets + int(problem.closed)
+    actor = networks.init_actor(actor_key, inputs, spec.action_size, hidden=config.hidden)
+    critic = Critics(
+        reward=_init_critic(config, problem, reward_key, budgets),
+        cost=tuple(_init_critic(config, problem, k, budgets) for k in jax.random.split(cost_key, len(spec.costs))),
+    )
     state = State(
         actor=actor,
         actor_old=actor,
@@ -64,119 +83,96 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         critic_target=critic,
         actor_opt=optax.adam(config.actor_rate).init(actor),
         critic_opt=optax.adam(config.critic_rate).init(critic),
-        kl_multipliers=multipliers,
+        kl_multipliers=mstep.init_multipliers(1 if problem.closed else mstep.KNOTS, value=10.0),
         normaliser=normaliser.init(spec.observation_size),
+        reward_rms=jnp.ones(()),
         reward_unit=jnp.ones(()),
-        cost_level=jnp.zeros(config.knots),
-        cost_bias=per_threshold,
-        cost_measured=jnp.full_like(per_threshold, jnp.nan),
-        cost_variance=per_threshold,
+        discount=jnp.ones(()),
+        cost_max=jnp.zeros(len(spec.costs)),
+        constraint=constraints.find(config, problem).init(problem),
         updates=jnp.zeros((), jnp.int32),
         key=key,
     )
     return jax.tree.map(jnp.copy, state)
 
 
-def _init_critic(config: Config, problem: Problem, key: Array) -> dict:
+def _init_critic(config: Config, problem: Problem, key: Array, condition_size: int) -> networks.Critic:
     spec = problem.spec
-    inputs = spec.observation_size + int(horizons(config, problem)["cost"].sees_time)
+    sizes = (spec.observation_size + int(config.horizon == "finite"), spec.action_size)
     if config.versatile_critic:
-        high = problem.threshold_range[1]
         return networks.init_versatile_critic(
             key,
-            inputs,
-            spec.action_size,
+            *sizes,
+            condition_size=condition_size,
             hidden=config.hidden,
             features=config.features,
-            embedding_hidden=config.embedding_hidden,
-            kinks_upto=networks.normalise_threshold(high, problem.threshold_range) if config.spread_embedding else 0.0,
-            normalised=config.normalised_critic,
+            embedding_hidden=EMBEDDING_HIDDEN,
         )
-    return networks.init_plain_critic(
-        key, inputs, spec.action_size, hidden=config.hidden, normalised=config.normalised_critic
-    )
+    return networks.init_plain_critic(key, *sizes, condition_size=condition_size, hidden=config.hidden, normalised=True)
 
 
-def horizons(config: Config, problem: Problem) -> dict[str, Horizon]:
-    """What each critic sums up."""
-    cost_discount = config.discount if config.cost_discount is None else config.cost_discount
-    discounts = {"reward": config.discount, "cost": cost_discount}
-    return {name: Horizon(config.horizon, problem.spec.episode_length, value) for name, value in discounts.items()}
+def horizon(config: Config, problem: Problem) -> Horizon:
+    """How far the critics of an open loop look."""
+    length = problem.spec.episode_length
+    discount = max(0.0, 1.0 - OPEN_SHARE / length) if config.discount is None else config.discount
+    return Horizon(config.horizon, length, discount)
 
 
-def deployed_actor(config: Config, state: State) -> list:
-    return state.actor_average if config.average_rate > 0 else state.actor
+def discount_at(config: Config, problem: Problem, progress: Array) -> Array:
+    """γ of the reward critic when so much of the run is over.
 
-
-def drawn_in(config: Config, problem: Problem, thresholds: Array) -> Array:
-    """Thresholds with only a share of what they have beyond the behaviour thresholds: [...] → [...].
-
-    Nothing is collected out there, so what networks make of such an input is a guess; a near input is a near guess.
+    In a closed loop it grows: a short sight learns fast, and spends a budget too early; a long one spends it well.
     """
-    below = jnp.minimum(thresholds - problem.behaviour_thresholds[0], 0.0)
-    above = jnp.maximum(thresholds - problem.behaviour_thresholds[-1], 0.0)
-    return thresholds - (1.0 - config.beyond_share) * below - (1.0 - above_share(config)) * above
+    if config.discount is not None or not problem.closed:
+        return jnp.float32(horizon(config, problem).discount)
+    first, last = CLOSED_SHARES
+    share = first * (last / first) ** jnp.minimum(progress / GROWN, 1.0)
+    return jnp.maximum(1.0 - share / problem.spec.episode_length, 0.0)
 
 
-def above_share(config: Config) -> float:
-    return config.beyond_share if config.above_share is None else config.above_share
+def budget_of(problem: Problem, steps: Transition) -> Array:
+    """What the policy was conditioned on in these steps: [..., M]."""
+    return steps.threshold - steps.spent if problem.closed else steps.threshold
 
 
-def seen_threshold(config: Config, problem: Problem, thresholds: Array) -> Array:
-    """Thresholds as the networks see them: drawn in and normalised, [...] → [...]."""
-    return networks.normalise_threshold(drawn_in(config, problem, thresholds), problem.threshold_range)
+def critic_condition(problem: Problem, budget: Array) -> Array:
+    """What z sees of a budget [..., M] → [..., D]."""
+    if problem.closed:
+        return budget_features(budget, jnp.float32(problem.threshold_range[1]), xp=jnp)
+    return networks.normalise_threshold(budget, problem.threshold_range)
 
 
-def policy(config: Config, problem: Problem, params: list, obs: Array, threshold: Array) -> tuple[Array, Array]:
-    """Mean and scale of π(· | s, ε) for normalised observations [..., O] and thresholds [...]."""
-    condition = seen_threshold(config, problem, threshold)
+def with_time(problem: Problem, inputs: Array, time_to_go: Array) -> Array:
+    """Inputs [..., D] and the share of the episode that is to go [...] → [..., D + 1]."""
+    return jnp.concatenate([inputs, time_to_go[..., None] / problem.spec.episode_length], axis=-1)
+
+
+def policy(
+    config: Config, problem: Problem, params: list, obs: Array, budget: Array, time_to_go: Array
+) -> tuple[Array, Array]:
+    """Mean and scale of π(· | s, b, h) or π(· | s, ε): normalised observations [..., O], budgets [..., M], [...]."""
+    condition = critic_condition(problem, budget)
+    if problem.closed:
+        condition = with_time(problem, condition, time_to_go)
     return networks.actor(params, obs, condition, std_range=(config.std_min, config.std_max))
 
 
 def critic_inputs(config: Config, problem: Problem, obs: Array, time_to_go: Array) -> Array:
-    """Normalised observations, with the share of the episode still to go where the critics' horizon is finite."""
-    return offpolicy.critic_inputs(horizons(config, problem)["cost"], obs, time_to_go)
+    """What critics see of a state: [..., O] and [...] → [..., I]."""
+    return with_time(problem, obs, time_to_go) if config.horizon == "finite" else obs
 
 
 def q_values(
-    config: Config, problem: Problem, critic: networks.Critics, inputs: Array, action: Array, threshold: Array
-) -> dict[str, Array]:
-    """Q_r and Q_c(s, a | ε): critic inputs [..., I], actions [..., K, A], thresholds [...] → {name: [..., K]}."""
-    condition = seen_threshold(config, problem, threshold)
+    config: Config, problem: Problem, critic: Critics, obs: Array, action: Array, budget: Array, time_to_go: Array
+) -> tuple[Array, Array]:
+    """Q_r [..., K] and Q_c [..., K, M] of actions [..., K, A]; the rest as in `policy`."""
+    condition = critic_condition(problem, budget)
+    inputs = critic_inputs(config, problem, obs, time_to_go)
     action = jnp.clip(action, -1.0, 1.0)
-    if config.versatile_critic:
-        return networks.versatile_q(critic, inputs, action, condition, bound=config.feature_bound)
-    return networks.plain_q(critic, inputs, action, condition)
 
+    def q(critic: networks.Critic) -> Array:
+        if config.versatile_critic:
+            return networks.versatile_q(critic, inputs, action, condition, bound=FEATURE_BOUND)
+        return networks.plain_q(critic, inputs, action, condition)
 
-def pool_q(
-    config: Config, problem: Problem, critic: networks.Critics, inputs: Array, action: Array, thresholds: Array
-) -> dict[str, Array]:
-    """Q of the actions of pools under each of their thresholds: ψ once for all thresholds, z once for all states.
-
-    inputs [P, S, I], action [P, S, K, A], thresholds [P, B] → {name: [P·B, S, K]}.
-    """
-    samples = (*thresholds.shape, *action.shape[1:3])
-    if config.versatile_critic:
-        condition = seen_threshold(config, problem, thresholds)
-        psi = networks.features(critic, inputs, jnp.clip(action, -1.0, 1.0), bound=config.feature_bound)
-        q = {
-            name: jnp.einsum("pskf,pbf->pbsk", psi[name], networks.embedding(critic[name]["embedding"], condition))
-            for name in psi
-        }
-    else:
-        inputs, action = (jnp.broadcast_to(x[:, None], (*samples[:2], *x.shape[1:])) for x in (inputs, action))
-        thresholds = jnp.broadcast_to(thresholds[..., None], samples[:3])
-        q = q_values(config, problem, critic, inputs, action, thresholds)
-    return {name: values.reshape(-1, *samples[2:]) for name, values in q.items()}
-
-
-def judged_actions(config: Config, key: Array, mean: Array, std: Array, *, count: int) -> Array:
-    """Actions of the policy that the critics judge, mean and scale [..., A] → [..., K, A].
-
-    The mean alone as deployed, else `count` samples, in antithetic pairs if there are several.
-    """
-    if config.deployed_targets:
-        return mean[..., None, :]
-    action = gaussian.sample(key, mean, std, count=(count + 1) // 2)
-    return action if count == 1 else jnp.concatenate([action, 2.0 * mean[..., None, :] - action], axis=-2)
+    return q(critic.reward), jnp.stack([q(each) for each in critic.cost], axis=-1)

@@ -1,4 +1,4 @@
-// Reward and cost over the threshold: evaluated curves, this episode, finished ones.
+// Reward and cost over the threshold (evaluated curves, this episode, finished ones), and the budget over time.
 
 import { colours, dot, line, niceTicks, prepare, short } from "./paint.js";
 
@@ -64,19 +64,56 @@ export function drawChart(canvas, sides, quantity, tops) {
   }
 }
 
-function drawAxes(context, { px, py, low, high, floor, roof, left, right, bottom }) {
+function drawAxes(context, { px, py, low, high, floor, roof, left, right, bottom, ticks = 4 }) {
   const c = colours();
   context.font = "11.5px system-ui, sans-serif";
   context.fillStyle = c.soft;
   context.lineWidth = 1;
   context.textAlign = "right";
-  for (const tick of niceTicks(floor, roof, 4)) {
+  for (const tick of niceTicks(floor, roof, ticks)) {
     context.strokeStyle = c.rule;
     line(context, [[left, py(tick)], [right, py(tick)]]);
     context.fillText(short(tick), left - 7, py(tick) + 4);
   }
   context.textAlign = "center";
   for (const tick of niceTicks(low, high, 4)) context.fillText(short(tick), px(tick), bottom + 17);
+}
+
+/** What is left of the threshold at each step of `side`, beside an even pace (dotted). `top` is the highest threshold
+ *  on the page, so that sides compare; `limits` has the threshold of each step, since the dial may be turned. */
+export function drawBudget(canvas, { scene, costs, limits, threshold, index }, top) {
+  const { context, width, height } = prepare(canvas);
+  const c = colours();
+  const rows = [[0, limits[0] ?? threshold]];
+  let spent = 0;
+  costs.forEach((cost, t) => {
+    // Turned between two steps, the budget jumps before the next one.
+    if (limits[t] !== limits[t - 1]) rows.push([t, limits[t] - spent]);
+    spent += cost;
+    rows.push([t + 1, limits[t] - spent]);
+  });
+  if (threshold !== (limits[limits.length - 1] ?? threshold)) rows.push([costs.length, threshold - spent]);
+  const floor = Math.min(0, ...rows.map((row) => row[1]));
+  const [left, right, above, below] = [30, width - 14, 6, height - 18];
+  const px = (step) => left + (step / scene.episode_length) * (right - left);
+  const py = (value) => below - ((value - floor) / (1.05 * top - floor)) * (below - above);
+
+  context.fillStyle = c.forbidden;
+  if (floor < 0) context.fillRect(left, py(0), right - left, py(floor) - py(0));
+  drawAxes(context, { px, py, low: 0, high: scene.episode_length, floor, roof: 1.05 * top, left, right, bottom: below, ticks: 3 });
+  context.strokeStyle = c["forbidden-edge"];
+  context.lineWidth = 1.5;
+  line(context, [[left, py(0)], [right, py(0)]]);
+  const [step, now] = rows[rows.length - 1];
+  context.strokeStyle = c.guide;
+  context.setLineDash([2, 4]);
+  if (now > 0) line(context, [[px(step), py(now)], [right, py(0)]]);
+  context.setLineDash([]);
+  context.lineWidth = 2.5;
+  context.strokeStyle = c.sides[index];
+  line(context, rows.map(([at, value]) => [px(at), py(value)]));
+  context.lineWidth = 2;
+  dot(context, px(step), py(now), 5, now < 0 ? c.costly : c.sides[index], c.card);
 }
 
 /** The curve at a threshold, or null outside it. */

@@ -1,6 +1,6 @@
 // The page: one socket, one or two sides, and the controls.
 
-import { drawChart } from "./charts.js";
+import { drawBudget, drawChart } from "./charts.js";
 import { niceTicks, short } from "./paint.js";
 import { drawStage } from "./stage.js";
 
@@ -57,7 +57,7 @@ const handlers = {
     for (const [i, side] of state.sides.entries()) {
       const same = message.seed === state.shownSeed && side.places.length > 1;
       side.ghost = same ? side.places : null;
-      Object.assign(side, { places: [message.places[i]], actions: [], costs: [], cost: 0, reward: 0, length: 0, ended: null, steady: true });
+      Object.assign(side, { places: [message.places[i]], actions: [], costs: [], limits: [], cost: 0, reward: 0, length: 0, ended: null, steady: true });
       side.started = side.threshold;
       side.view.querySelector(".verdict").hidden = true;
     }
@@ -86,6 +86,7 @@ function update(side, news) {
     side.places.push(moment.place);
     side.actions.push(moment.action);
     side.costs.push(moment.cost);
+    side.limits.push(news.threshold);
     state.most = Math.max(state.most, moment.cost);
   }
   if (news.threshold !== side.started && news.moments.length) side.steady = false;
@@ -124,7 +125,7 @@ function defaultActors() {
 function makeSides(chosen) {
   const old = state.sides;
   state.sides = chosen.map((actor, index) => {
-    const side = { index, actor, places: [], actions: [], costs: [], episodes: [], cost: 0, reward: 0, length: 0 };
+    const side = { index, actor, places: [], actions: [], costs: [], limits: [], episodes: [], cost: 0, reward: 0, length: 0 };
     const { range, task } = state.welcome.actors[actor];
     const kept = old[index]?.actor === actor ? old[index] : null;
     const share = chosen.length > 1 ? [1 / 6, 5 / 6][index] : 0.5;
@@ -161,13 +162,15 @@ function snap(value, [low, high], step) {
 
 function makeView(side) {
   const view = $("side").content.firstElementChild.cloneNode(true);
-  const { range, task, behaviour_thresholds: trained } = actorOf(side);
+  const { range, task, behaviour_thresholds: trained, closed_loop: closed } = actorOf(side);
   const letter = "AB"[side.index];
   side.view = view;
   view.style.setProperty("--own", `var(--side-${side.index})`);
   view.querySelector(".badge").textContent = letter;
   view.querySelector(".stage").classList.add(side.scene.kind);
-  view.querySelector("canvas").setAttribute("aria-label", `Side ${letter}, ${task}`);
+  view.querySelector(".stage canvas").setAttribute("aria-label", `Side ${letter}, ${task}`);
+  view.querySelector(".budget canvas").setAttribute("aria-label", `Side ${letter}, budget left over the steps`);
+  view.querySelector(".sees").textContent = closed ? "" : "the policy does not see it";
   fillActors(view.querySelector(".actor"), side);
   const slider = view.querySelector(".slider");
   Object.assign(slider, { min: range[0], max: range[1], step: side.step, value: side.threshold });
@@ -284,18 +287,15 @@ document.addEventListener("keydown", (event) => {
 
 function show(side) {
   const { view, threshold, cost } = side;
-  const high = Math.max(1.15 * actorOf(side).range[1], 1.05 * cost);
-  const percent = (value) => `${(100 * value) / high}%`;
-  view.querySelector(".within").style.width = percent(Math.min(cost, threshold));
-  view.querySelector(".beyond").style.left = percent(threshold);
-  view.querySelector(".beyond").style.width = percent(Math.max(0, cost - threshold));
-  view.querySelector(".mark").style.left = percent(threshold);
+  const top = Math.max(...state.sides.flatMap((each) => [each.threshold, ...each.limits]));
+  drawBudget(view.querySelector(".budget canvas"), side, top);
+  view.querySelector(".left").textContent = short(threshold - cost);
   view.querySelector(".spending").classList.toggle("exceeded", cost > threshold + 1e-9);
   view.querySelector(".cost").textContent = short(cost);
   view.querySelector(".reward").textContent = short(side.reward);
   view.querySelector(".step").textContent = side.length;
   view.querySelector(".steps").textContent = ` of ${side.scene.episode_length}`;
-  drawStage(view.querySelector("canvas"), { ...side, most: state.most });
+  drawStage(view.querySelector(".stage canvas"), { ...side, most: state.most });
 }
 
 function draw() {

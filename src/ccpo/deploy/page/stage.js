@@ -108,7 +108,7 @@ function drawTimeline({ context, width, height }, { scene, places, actions, cost
   for (const tick of niceTicks(0, scene.episode_length, 4)) context.fillText(short(tick), px(tick), base + 16);
   context.textAlign = "left";
   context.fillText(width > 250 ? "action, coloured by its cost; observation in grey" : "action, observation", left, top - 11);
-  context.fillText("cost of a step", left, split + 18);
+  context.fillText("cost per step", left, split + 18);
 
   context.globalAlpha = 0.55;
   context.strokeStyle = c.guide;

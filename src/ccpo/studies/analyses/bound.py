@@ -21,7 +21,7 @@ from ccpo.report.paper import display_name
 from ccpo.report.tables import SEEN_MARK, Cell, ReportTable, save_tables
 from ccpo.runs import Run
 from ccpo.studies.analyses import over_seeds, write_csv
-from ccpo.studies.analyses.learned import Learned, critic_inputs, draw, load, versatile
+from ccpo.studies.analyses.learned import Learned, critic_inputs, draw, load, open_loop
 from ccpo.studies.plan import FinishedRun
 
 ALPHA = 0.05
@@ -71,9 +71,9 @@ class Row(NamedTuple):
 
 def report(runs: Sequence[FinishedRun], folder: Path) -> list[Path]:
     """Estimates, bounds by threshold beside measured violations, and the rate over N beside Remark 1."""
-    pairs = [(fit, run) for run in versatile(runs) for fit in fits_of(run)]
+    pairs = [(fit, run) for run in open_loop(runs) for fit in fits_of(run)]
     if not pairs:
-        raise RunError("bound needs a finished CCPO run with a versatile critic; run one first")
+        raise RunError("bound needs a finished CCPO run, in an open loop and with a versatile critic; run one first")
     fits = [fit for fit, _ in pairs]
     rows = [row for fit, run in pairs for row in rows_of(fit, EpisodeTable.read_csv(Run(run.path).eval_path))]
     rates = rate_rows()
@@ -103,16 +103,16 @@ def fits_of(run: FinishedRun) -> list[Fit]:
 
 def embeddings(learned: Learned, thresholds: np.ndarray) -> np.ndarray:
     """z_c(ε) of the trained critic: [C] → [C, F], float64."""
-    condition = model.seen_threshold(learned.config, learned.problem, jnp.asarray(thresholds, jnp.float32))
-    return np.asarray(networks.embedding(learned.state.critic["cost"]["embedding"], condition), np.float64)
+    condition = model.critic_condition(learned.problem, jnp.asarray(thresholds, jnp.float32)[:, None])
+    return np.asarray(networks.embedding(learned.state.critic.cost[0]["embedding"], condition), np.float64)
 
 
 def cost_features(learned: Learned) -> np.ndarray:
     """ψ_c(s, a) at pairs of the run's own replay: [B, F], float64."""
     steps = draw(learned.steps, PAIRS, seed=0)
     action = jnp.clip(steps.action[:, None, :], -1.0, 1.0)
-    bound = learned.config.feature_bound
-    psi = networks.features(learned.state.critic, critic_inputs(learned, steps), action, bound=bound)["cost"]
+    layers, inputs = learned.state.critic.cost[0]["feature"], critic_inputs(learned, steps)
+    psi = networks.features(layers, inputs, action, bound=model.FEATURE_BOUND)
     return np.asarray(psi[:, 0], np.float64)
 
 
@@ -129,7 +129,7 @@ def _fit(run: FinishedRun, learned: Learned, degree: int, *, sigma: np.ndarray, 
         horizon=horizon,
         features=len(sigma),
         sigma=float(sigma.max()),
-        feature_setting=learned.config.feature_bound,
+        feature_setting=model.FEATURE_BOUND,
         feature_bound=bound,
         worst_noise=float(episodic[0]),
         largest_noise=float(episodic[1]),

@@ -15,8 +15,8 @@ from ccpo.algorithms.ccpo import model
 from ccpo.maths.returns import Horizon
 from ccpo.runs import Run
 from ccpo.runtime import Policy
+from ccpo.schedule import LoopConfig, make_problem
 from ccpo.studies.plan import FinishedRun
-from ccpo.training import LoopConfig, make_problem
 from ccpo.types import Problem, Transition
 
 
@@ -31,7 +31,7 @@ class Learned(NamedTuple):
 
     @property
     def horizon(self) -> Horizon:
-        return model.horizons(self.config, self.problem)["cost"]
+        return model.horizon(self.config, self.problem)
 
 
 def load(run: FinishedRun) -> Learned:
@@ -39,7 +39,7 @@ def load(run: FinishedRun) -> Learned:
     folder = Run.open(run.path)
     settings = folder.config()
     module = find_algorithm(settings["algorithm"])
-    identity = ("task", "algorithm", "preset", "episode_length", "cost_fn")
+    identity = ("task", "algorithm", "preset", "episode_length", "early_end", "cost_fn")
     own = {name: value for name, value in settings.items() if name not in identity}
     loop, config = configs.build((LoopConfig, module.Config), own)
     problem = make_problem(Policy.load(run.path / POLICY_FILE).env, loop)
@@ -77,16 +77,20 @@ def critic_inputs(learned: Learned, steps: Transition) -> Any:
 
 def episodic_q_cost(learned: Learned, steps: Transition, threshold: float) -> np.ndarray:
     """Q_c(s, a | ε) of stored pairs, as the episodic cost that it stands for (Q_c · ε_H): [B], float64."""
-    thresholds = np.full(len(steps.reward), threshold, np.float32)
-    critic, inputs = learned.state.critic, critic_inputs(learned, steps)
-    action = steps.action[:, None, :]
-    q = model.q_values(learned.config, learned.problem, critic, inputs, action, thresholds)["cost"]
-    return np.asarray(q[:, 0], np.float64) * learned.problem.threshold_range[1]
+    state, budget = learned.state, np.full((len(steps.reward), 1), threshold, np.float32)
+    inputs = state.normaliser(steps.obs), steps.action[:, None, :], budget, steps.time_to_go
+    _, q = model.q_values(learned.config, learned.problem, state.critic, *inputs)
+    return np.asarray(q[:, 0, 0], np.float64) * learned.problem.threshold_range[1]
 
 
 def versatile(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """The runs of CCPO that serve a range of thresholds."""
     return [run for run in runs if run.algorithm == "ccpo" and len(run.thresholds) > 1]
+
+
+def open_loop(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Those of them whose critics sum up cost under a threshold; in a closed loop they sum up overspending."""
+    return [run for run in versatile(runs) if Run.open(run.path).config()["loop"] == "open"]
 
 
 def single(runs: Sequence[FinishedRun]) -> list[FinishedRun]:

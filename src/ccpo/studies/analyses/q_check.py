@@ -17,7 +17,7 @@ from ccpo.report.figures import COLOURS, DASHED, DOTTED, GUIDE, INK, STYLE, save
 from ccpo.report.paper import display_name
 from ccpo.report.tables import SEEN_MARK, Cell, ReportTable, save_tables
 from ccpo.studies.analyses import over_seeds, write_csv
-from ccpo.studies.analyses.learned import Learned, draw, episodic_q_cost, load, single, tasks, versatile
+from ccpo.studies.analyses.learned import Learned, draw, episodic_q_cost, load, open_loop, single, tasks
 from ccpo.studies.plan import FinishedRun
 
 PAIRS = 4000
@@ -62,9 +62,11 @@ def wasserstein(a: np.ndarray, b: np.ndarray) -> float:
 
 def report(runs: Sequence[FinishedRun], folder: Path) -> list[Path]:
     """Table, numbers and, for each task, histograms side by side."""
-    checks = [check for run in versatile(runs) for check in checks_of(run, single(runs))]
+    checks = [check for run in open_loop(runs) for check in checks_of(run, single(runs))]
     if not checks:
-        raise RunError("q-check needs a finished CCPO run and single-threshold runs of the same task; run them first")
+        raise RunError(
+            "q-check needs a finished CCPO run, in an open loop, and single-threshold runs of its task; run them first"
+        )
     rows = [
         {
             "task": check.task,
