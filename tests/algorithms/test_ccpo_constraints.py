@@ -93,7 +93,7 @@ def test_a_higher_price_saves_more_and_a_tiny_one_nothing():
     assert spent[0] > spent[1] > spent[2]
 
 
-def observed(costs, *, before=None, progress=0.1):
+def observed(costs, *, before=None, progress=closed.PRICE_WAITS + 0.1):
     """What the closed loop's constraint makes of a rollout whose deployed episodes cost this, by threshold: [N]."""
     each = np.repeat(np.asarray(costs, np.float32), CLOSED.lanes_per_threshold)[:, None]
     statistics = LaneStatistics(jnp.ones(CLOSED.lanes), jnp.asarray(each))
@@ -104,7 +104,7 @@ def observed(costs, *, before=None, progress=0.1):
 def test_the_price_rises_where_any_threshold_is_exceeded_and_falls_where_all_leave_some():
     start = float(closed.init(CLOSED).log_price)
     above, below = BEHAVIOUR * 0.5, BEHAVIOUR * 0.5
-    above[1] = BEHAVIOUR[1] + 1.0
+    above[1] = BEHAVIOUR[1] + closed.PRICE_REACH * HIGH
     assert observed(above).log_price == pytest.approx(start + closed.PRICE_RATE * 0.1, rel=1e-4)
     assert observed(below).log_price == pytest.approx(start - closed.PRICE_RATE * 0.1, rel=1e-4)
     exact = BEHAVIOUR - closed.LEFT * HIGH
@@ -112,11 +112,18 @@ def test_the_price_rises_where_any_threshold_is_exceeded_and_falls_where_all_lea
 
 
 def test_the_price_stays_in_its_range_and_follows_the_run():
-    state = observed(2.0 * BEHAVIOUR, progress=0.5)
+    state = observed(2.0 * BEHAVIOUR)
     for progress in (0.6, 0.8, 1.0):
         state = observed(2.0 * BEHAVIOUR, before=state, progress=progress)
     assert np.exp(state.log_price) == pytest.approx(closed.PRICE_RANGE[1], rel=1e-4)
     assert observed(2.0 * BEHAVIOUR, before=state, progress=1.0).log_price == state.log_price
+
+
+def test_the_price_waits_until_there_was_time_to_learn():
+    state = observed(2.0 * BEHAVIOUR, progress=closed.PRICE_WAITS - 0.05)
+    assert state.log_price == closed.init(CLOSED).log_price
+    later = observed(2.0 * BEHAVIOUR, before=state, progress=closed.PRICE_WAITS + 0.05)
+    assert later.log_price == pytest.approx(float(state.log_price) + closed.PRICE_RATE * 0.05, rel=1e-3)
 
 
 def test_the_price_waits_for_the_first_episode():

@@ -4,6 +4,7 @@ The cost critic of a closed loop sums up *overspending*, E[max(0, C − b)] for 
 is the violation that is measured, it is zero wherever the policy can still keep its budget, and so it speaks only where
 it matters. The bound is elastic: the multiplier of a state is at most a price. The price is the multiplier of the
 constraint on whole episodes: it rises while episodes cost more than their thresholds, and falls while they leave some.
+It waits until a policy has had time to learn, and follows slowly: a high price early leaves no room for the reward.
 """
 
 import math
@@ -18,11 +19,13 @@ from ccpo.maths.state_estep import state_estep
 from ccpo.types import Array, Experience, Problem
 
 PRICE_START = 1.0
-PRICE_RANGE = (0.25, 4.0)
+PRICE_RANGE = (0.5, 4.0)
 """What a unit of cost beyond the budget is worth, in episodes' reward over the highest threshold."""
-PRICE_RATE = 6.0
-"""The most that the price's logarithm changes in a run, which it does at a distance of `PRICE_REACH` all the time."""
-PRICE_REACH = 0.02
+PRICE_WAITS = 0.25
+"""The share of the run after which the price begins to follow."""
+PRICE_RATE = 2.0
+"""How far the price's logarithm would go in a whole run at a distance of `PRICE_REACH`, which is as fast as it goes."""
+PRICE_REACH = 0.05
 LEFT = 0.01
 """What episodes are to leave of their thresholds, and `PRICE_REACH`: in units of the highest threshold."""
 MEASURED_RATE = 0.1
@@ -52,7 +55,8 @@ def observe(problem: Problem, state: Price, experience: Experience) -> Price:
     thresholds = jnp.asarray(problem.behaviour_thresholds, jnp.float32)
     excess = jnp.nanmax(measured - thresholds) / problem.threshold_range[1] + LEFT
     step = jnp.where(jnp.isnan(excess), 0.0, jnp.clip(excess / PRICE_REACH, -1.0, 1.0))
-    change = PRICE_RATE * (experience.progress - state.progress) * step
+    elapsed = jnp.maximum(experience.progress - jnp.maximum(state.progress, PRICE_WAITS), 0.0)
+    change = PRICE_RATE * elapsed * step
     low, high = (math.log(limit) for limit in PRICE_RANGE)
     return Price(jnp.clip(state.log_price + change, low, high), measured, experience.progress)
 
