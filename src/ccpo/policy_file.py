@@ -18,6 +18,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from ccpo import observations
 from ccpo.errors import FormatError, RunError
 from ccpo.types import EARLY_ENDS, EnvSpec
 
@@ -158,6 +159,12 @@ def checked_env(env: EnvSpec) -> EnvSpec:
         raise FormatError(f"the manifest's 'env' needs the names of its costs, not {env.costs!r:.60}")
     if env.early_end not in EARLY_ENDS:
         raise FormatError(f"the manifest's early_end is {env.early_end!r:.60}, expected one of {', '.join(EARLY_ENDS)}")
+    layout = observations.decode(env.observation_layout)
+    if layout is not None and observations.size(layout) != env.observation_size:
+        raise FormatError(
+            f"the manifest's observation_layout has {observations.size(layout)} numbers, "
+            f"its observation_size is {env.observation_size}"
+        )
     if not all(a < b for a, b in zip(low, high, strict=True)):
         raise FormatError(f"the manifest's action_low {low!r:.60} must be below action_high {high!r:.60}")
     return env

@@ -30,6 +30,8 @@ class EnvSpec:
     """The names of its constraints."""
     early_end: str = "failure"
     """What it means that an episode ends before its time: one of `EARLY_ENDS`."""
+    observation_layout: str = ""
+    """How observations are made flat, as `observations.encode` writes it; empty if they are flat already."""
 
     @property
     def action_size(self) -> int:

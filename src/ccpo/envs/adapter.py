@@ -5,19 +5,20 @@ Safety-Gymnasium's 6-tuple, or `info["cost"]` of the usual 5-tuple.
 """
 
 import copy
+import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ccpo.envs.costs import CostFn
+from ccpo.envs.layouts import layout_of
 from ccpo.errors import EnvError, NumericalError
+from ccpo.observations import encode
 from ccpo.types import EARLY_ENDS, EnvSpec
-
-CostFn = Callable[[Any, np.ndarray, float, Any, dict[str, Any]], float]
-"""cost_fn(obs, action, reward, next_obs, info): all as the environment itself sees them."""
 
 _FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -50,6 +51,7 @@ class CostEnv:
             action_high=tuple(high.ravel().tolist()),
             episode_length=_episode_length(env, task, episode_length),
             early_end=_checked_early_end(early_end, task),
+            observation_layout=encode(layout_of(env.observation_space)),
         )
         self._low, self._high = low.ravel(), high.ravel()
         self._scale, self._offset = 0.5 * (self._high - self._low), 0.5 * (self._high + self._low)
@@ -216,7 +218,7 @@ def _own_limits(env: Any) -> Iterator[int]:
     """Time limits in the stack of wrappers, layer by layer, since wrappers may forward attributes."""
     for layer in _layers(env):
         for name in ("_max_episode_steps", "episode_length", "max_episode_steps"):
-            limit = getattr(layer, "__dict__", {}).get(name)
+            limit = inspect.getattr_static(layer, name, None)
             if isinstance(limit, int | np.integer):
                 yield int(limit)
 

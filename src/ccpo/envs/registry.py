@@ -13,13 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from ccpo.envs.adapter import CostEnv, CostFn
+from ccpo.envs import importing
+from ccpo.envs.adapter import CostEnv
 from ccpo.envs.analytic import ANALYTIC_ENVS
+from ccpo.envs.costs import CheckedCost, CostFn
+from ccpo.envs.importing import Source
 from ccpo.errors import ConfigError, EnvError, did_you_mean
 from ccpo.types import EnvSpec
 
@@ -169,6 +173,8 @@ class EnvFactory:
     """Whether every call returns the same environment, since an instance was given."""
     early_end: str = "failure"
     """What an end before the episode's time means: "failure" or "success"."""
+    source: Source | None = None
+    """Where a class or a function of the user's comes from; None for what has a registered name."""
 
     def __call__(self) -> CostEnv:
         return CostEnv(
@@ -215,12 +221,18 @@ class EnvFactory:
 def resolve(
     env: str | gymnasium.Env | Callable[[], gymnasium.Env],
     *,
-    cost_fn: CostFn | None = None,
+    cost_fn: CostFn | str | None = None,
     episode_length: int | None = None,
     early_end: str = "failure",
 ) -> EnvFactory:
-    """From a task name, a Gymnasium id (also "module:Id"), an environment, or a factory without arguments."""
-    return replace(_resolve(env, cost_fn, episode_length), early_end=early_end)
+    """From a task name, a Gymnasium id (also "module:Id"), an environment, or a factory without arguments.
+
+    A factory may be named too, as "module:Class" or "folder/file.py:Class", and a cost function likewise.
+    """
+    if isinstance(cost_fn, str):
+        cost_fn = importing.find_function(cost_fn)
+    checked = None if cost_fn is None else cost_fn if isinstance(cost_fn, CheckedCost) else CheckedCost(cost_fn)
+    return replace(_resolve(env, checked, episode_length), early_end=early_end)
 
 
 def _resolve(
@@ -234,19 +246,36 @@ def _resolve(
         spec = getattr(env, "spec", None)
         name = spec.id if spec else type(getattr(env, "unwrapped", env)).__name__
         instance = cast(gymnasium.Env, env)
-        return EnvFactory(_as_folder_name(name), lambda: instance, cost_fn, episode_length, single_instance=True)
+        source = None if spec and _is_as_registered(env) else Source(None)
+        folder_name = _as_folder_name(name)
+        return EnvFactory(folder_name, lambda: instance, cost_fn, episode_length, single_instance=True, source=source)
     if callable(env):
         function = env.func if isinstance(env, partial) else env
         name = getattr(function, "__name__", type(function).__name__)
-        return EnvFactory(_as_folder_name(name), env, cost_fn, episode_length)
+        return EnvFactory(_as_folder_name(name), env, cost_fn, episode_length, source=importing.source_of(env))
     raise EnvError(f"{env!r} is not an environment; give a task name, a Gymnasium id, an environment or a factory")
+
+
+def _is_as_registered(env: Any) -> bool:
+    """Whether no wrapper of the user's is around it, so that its id means the same."""
+    while hasattr(env, "env"):
+        if not type(env).__module__.startswith("gymnasium."):
+            return False
+        env = env.env
+    return True
 
 
 def _resolve_name(name: str, cost_fn: CostFn | None, episode_length: int | None) -> EnvFactory:
     task = _lookup(name)
+    own = importing.find(name) if task is None and importing.looks_own(name) else None
+    if own is not None:
+        return _resolve(own, cost_fn, episode_length)
     if task is None:
         spec = _find_gymnasium_spec(name)
-        return EnvFactory(_as_folder_name(spec.id), partial(_make_gymnasium, spec), cost_fn, episode_length)
+        source = Source(name, str(Path.cwd())) if ":" in name else None
+        return EnvFactory(
+            _as_folder_name(spec.id), partial(_make_gymnasium, spec), cost_fn, episode_length, source=source
+        )
     length = task.episode_length if episode_length is None else episode_length
     return EnvFactory(task.name, task.make, cost_fn, length, task=task)
 
@@ -255,18 +284,29 @@ def _find_gymnasium_spec(name: str) -> GymnasiumSpec:
     """The spec itself and not its id, so that it also works in a process that never registered the id."""
     module, _, gymnasium_id = name.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise EnvError(
-                f"cannot import '{module}' for '{name}': {error}; install it, or correct the name"
-            ) from error
+        importing.import_module(module, needed_for=name)
     for known in gymnasium.registry:
         if gymnasium_id in (known, _as_folder_name(known)):  # a run's settings name it as its folder does
             return gymnasium.spec(known)
     names = [*TASKS, *gymnasium.registry]
     hint = did_you_mean(gymnasium_id, names if get_close_matches(gymnasium_id, names) else TASKS)
-    raise ConfigError(f"'{name}' is neither a task nor a registered Gymnasium id; {hint}")
+    if importing.looks_own(name):
+        raise ConfigError(f"'{module}' has no '{gymnasium_id}'; {_classes_hint(module, name)}")
+    raise ConfigError(
+        f"'{name}' is neither a task nor a registered Gymnasium id; {hint}; "
+        "an environment of your own is named module:Class or file.py:Class"
+    )
+
+
+def _classes_hint(module: str, name: str) -> str:
+    """Which environments and functions the module itself defines."""
+    imported = importing.import_module(module, needed_for=name)
+    own = [
+        key
+        for key, value in vars(imported).items()
+        if callable(value) and getattr(value, "__module__", None) == imported.__name__ and not key.startswith("_")
+    ]
+    return did_you_mean(name.rpartition(":")[2], own) if own else "it defines no class and no function"
 
 
 def _make_gymnasium(spec: GymnasiumSpec) -> gymnasium.Env:

@@ -7,6 +7,7 @@ its transitions into shared memory: one message a rollout, none a step. Everythi
 
 import itertools
 import multiprocessing
+import signal
 import traceback
 from dataclasses import dataclass
 from multiprocessing import shared_memory
@@ -224,6 +225,7 @@ def _serve(
     names: tuple[str, str],
 ) -> None:
     """A worker's life: collect what is ordered until the connection ends, which it does when the parent dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     memory = SharedRollouts(problem, steps, names=names)
     group = Lanes(factory, problem, lanes=lanes, seed=seed)
     try:
