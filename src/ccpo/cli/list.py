@@ -4,12 +4,14 @@ import argparse
 
 EXAMPLES = """\
   ccpo list tasks
+  ccpo list tasks --all
   ccpo list algorithms
   ccpo list settings --algorithm ccpo"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("tasks", "algorithms", "settings"))
+    parser.add_argument("--all", action="store_true", help="variants of tasks too")
     parser.add_argument("--algorithm", default="ccpo", help="whose settings (default: ccpo)")
 
 
@@ -19,16 +21,20 @@ def call(options: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from ccpo.cli.display import tell
+    from ccpo.display import tell
 
-    headers, rows = {"tasks": _tasks, "algorithms": _algorithms, "settings": _settings}[options.what](options)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in headers:
-        table.add_column(header, no_wrap=header in headers[:1])
-    for row in rows:
-        table.add_row(*map(escape, row))
     console = Console()
-    console.print(table)
+    for title, headers, rows in {"tasks": _tasks, "algorithms": _algorithms, "settings": _settings}[options.what](
+        options
+    ):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=escape(title) or None, title_justify="left")
+        for header in headers:
+            table.add_column(header, no_wrap=header in headers[:1])
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+    if options.what == "tasks":
+        tell(console, "variants: ccpo list tasks --all · of your own: --env module:Class (docs/environments.md)")
     if options.what == "settings":
         tell(
             console,
@@ -36,31 +42,48 @@ def call(options: argparse.Namespace) -> None:
         )
 
 
-def _tasks(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+Listed = list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]
+"""Tables: a title, headers and rows."""
+
+
+def _tasks(options: argparse.Namespace) -> Listed:
+    """A table for each family; thresholds that all of it share stand in its title."""
     from ccpo.envs.registry import TASKS
 
-    headers = ("task", "steps", "behaviour thresholds", "range", "needs", "what it is")
-    rows = [
-        (
-            task.name,
-            str(task.episode_length),
-            ", ".join(f"{t:g}" for t in task.behaviour_thresholds),
-            "{:g} to {:g}".format(*task.threshold_range),
-            f"ccpo[{task.extra}]" if task.extra else "",
-            task.description,
-        )
-        for task in TASKS.values()
-    ]
-    return headers, rows
+    shown = [task for task in TASKS.values() if options.all or "-" not in task.name]
+    tables = []
+    for extra in dict.fromkeys(task.extra for task in shown):
+        family = [task for task in shown if task.extra == extra]
+        limits = [
+            (", ".join(f"{t:g}" for t in task.behaviour_thresholds), "{:g} to {:g}".format(*task.threshold_range))
+            for task in family
+        ]
+        title = f"{extra}: pip install 'ccpo[{extra}]'" if extra else "analytic: no simulator, known optimum"
+        headers, shared = ("task", "steps", "what it is"), len(set(limits)) == 1
+        if shared:
+            title = f"{title} · trained under {limits[0][0]} · range {limits[0][1]}"
+        else:
+            headers = ("task", "steps", "trained under", "range", "what it is")
+        rows = [
+            (
+                task.name,
+                str(task.episode_length),
+                *(() if shared else limit),
+                task.description.removeprefix("analytic: "),
+            )
+            for task, limit in zip(family, limits, strict=True)
+        ]
+        tables.append((title, headers, rows))
+    return tables
 
 
-def _algorithms(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _algorithms(_: argparse.Namespace) -> Listed:
     from ccpo.algorithms import ABLATIONS, ALGORITHMS, COMBINATIONS
 
-    return ("algorithm", "what it is"), list((ALGORITHMS | COMBINATIONS | ABLATIONS).items())
+    return [("", ("algorithm", "what it is"), list((ALGORITHMS | COMBINATIONS | ABLATIONS).items()))]
 
 
-def _settings(options: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _settings(options: argparse.Namespace) -> Listed:
     from dataclasses import fields
 
     from ccpo.algorithms import find_algorithm
@@ -71,4 +94,4 @@ def _settings(options: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[
         for f in fields(kind):
             default = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else str(f.default)
             rows.append((f.name, default, f.metadata["help"]))
-    return ("setting", "default", "meaning"), rows
+    return [("", ("setting", "default", "meaning"), rows)]

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ccpo.agent import Agent
-from ccpo.deploy.confidence import mean_upper_bound, probability_upper_bound
+from ccpo.deploy.confidence import episodes_for_bound, mean_upper_bound, probability_upper_bound
 from ccpo.errors import ConfigError, ThresholdError
 from ccpo.policy_file import PathLike, write_atomically
 from ccpo.report.paper import display_name
@@ -73,6 +73,8 @@ class Row:
     reward: float
     uncalibrated_reward: float
     """In the pilot, with the dial at the request itself."""
+    needed: int | None = None
+    """About how many episodes would do, if it is not certified and some number would."""
 
 
 @dataclass(frozen=True)
@@ -152,12 +154,19 @@ def calibrate(
             exceedance=probability_upper_bound(int((sample.cost > request).sum()), count, error=share),
             reward=float(sample.reward.mean()),
             uncalibrated_reward=reward,
+            needed=None if passed else _needed(sample.cost / cost_max, request / cost_max, error, variance),
         )
-        for request, setting, passed, sample, bound, reward in zip(
-            requests, settings, certified, samples, bounds, uncalibrated, strict=True
+        for request, setting, passed, sample, bound, reward, variance in zip(
+            requests, settings, certified, samples, bounds, uncalibrated, variances, strict=True
         )
     )
     return Calibration(confidence, cost_max, pilot_episodes, count, seed, rows)
+
+
+def _needed(costs: np.ndarray, request: float, error: float, variance: float) -> int | None:
+    """In all, with those of the pilot."""
+    count = episodes_for_bound(costs, request, error=error, variance=variance)
+    return None if count is None else round(count / (1.0 - PILOT_SHARE))
 
 
 def planned_episodes(requests: Sequence[float], threshold_range: tuple[float, float], episodes: int) -> int:
@@ -241,12 +250,14 @@ def calibrate_agent(
     cost_max: float | None = None,
     seed: int = 0,
     workers: int | None = 1,
+    env: Any = None,
+    cost_fn: Any = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Calibration:
     """Calibrate a trained agent in its environment and store the map in its policy; save the agent to keep it."""
 
     def measure(dials: Sequence[float], count: int, stream: int) -> list[Episodes]:
-        table = agent.evaluate(dials, count, seed=stream, workers=workers, advance=advance)
+        table = agent.evaluate(dials, count, seed=stream, workers=workers, env=env, cost_fn=cost_fn, advance=advance)
         chosen = [table.threshold == dial for dial in dials]
         return [Episodes(table.cost[rows], table.reward[rows]) for rows in chosen]
 
@@ -254,7 +265,7 @@ def calibrate_agent(
         measure,
         requests,
         threshold_range=agent.threshold_range,
-        cost_max=default_cost_max(agent) if cost_max is None else cost_max,
+        cost_max=default_cost_max(agent, env, cost_fn) if cost_max is None else cost_max,
         confidence=confidence,
         episodes=episodes,
         seed=seed,
@@ -263,15 +274,22 @@ def calibrate_agent(
         nearest = calibration.rows[-1]
         raise ThresholdError(
             f"no request up to {nearest.requested:g} can be guaranteed: the bound at dial {nearest.dial:.3g} is "
-            f"{nearest.bound:.1f}; give more --episodes, or a larger request"
+            f"{nearest.bound:.1f}; {_advice(nearest)}"
         )
     agent.policy.manifest["calibration"] = calibration.as_dict()
     return calibration
 
 
-def default_cost_max(agent: Agent) -> float:
+def _advice(row: Row) -> str:
+    """What would get a request certified that is not."""
+    if row.needed is None:
+        return f"its mean cost is {row.cost:.1f}, so no number of episodes would do; ask for more, or train longer"
+    return f"about --episodes {row.needed} would do, or a larger request"
+
+
+def default_cost_max(agent: Agent, env: Any = None, cost_fn: Any = None) -> float:
     """The episode length times the largest cost of a step, as the environment itself says in `max_step_cost`."""
-    factory = agent.factory()
+    factory = agent.factory(env, cost_fn)
     largest = factory.max_step_cost
     if largest is None:
         raise ConfigError(
@@ -307,6 +325,10 @@ def calibration_table(calibration: Calibration, task: str) -> ReportTable:
         f"given up: reward of the dial at the request ({calibration.pilot_episodes} episodes) − reward of the setting "
         f"({calibration.episodes} episodes)",
     )
+    refused = [row for row in calibration.rows if not row.certified]
+    if refused:
+        listed = ", ".join(f"{row.requested:g} ({f'{row.needed:,}' if row.needed else 'none'})" for row in refused)
+        notes = (*notes, f"not certified (how many episodes would do): {listed}")
     headers = ("Requested", "Dial", "Cost", "Bound", "Exceeds ≤", "Reward", "Given up")
     return ReportTable("Calibration", headers, {display_name(task): lines}, notes)
 

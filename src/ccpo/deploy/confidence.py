@@ -37,6 +37,19 @@ def mean_upper_bound(values: np.ndarray, *, error: float, variance: float, episo
     return high
 
 
+def episodes_for_bound(values: np.ndarray, limit: float, *, error: float, variance: float) -> int | None:
+    """About how many episodes, distributed as `values` are, would bring the bound down to the limit, or None.
+
+    Rounded up to a power of two times a hundred, for it is a forecast.
+    """
+    if float(np.mean(values)) >= limit:
+        return None
+    for count in (100 * 2**power for power in range(15)):
+        if mean_upper_bound(values, error=error, variance=variance, episodes=count) <= limit:
+            return count
+    return None
+
+
 def probability_upper_bound(hits: int, trials: int, *, error: float) -> float:
     """Clopper and Pearson: the largest p with P(Binomial(n, p) ≤ hits) ≥ δ, found by bisection."""
     if hits >= trials:

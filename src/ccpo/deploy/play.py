@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,14 +42,18 @@ MAX_LATE = 4
 UNWATCHED_SECONDS = 60.0
 HEARTBEAT_SECONDS = 5.0
 NEWEST_RUNS = 12
+LINE = 90
+"""Characters of the reason why a run is left out."""
 
 REFUSED, TOO_MANY, FAILED, UNWATCHED = 1008, 1013, 1011, 4000
 
 
-def find_actors(run: str | None = None, second: str | None = None, *, folder: str = "runs") -> list[Actor]:
+def find_actors(
+    run: str | None = None, second: str | None = None, *, folder: str = "runs", env: Any = None, cost_fn: Any = None
+) -> list[Actor]:
     """Who can be watched: the given policies, or the newest of a folder; and analytic optima."""
     if run is not None:
-        actors = [trained_actor(path) for path in (run, second) if path is not None]
+        actors = [trained_actor(path, env=env, cost_fn=cost_fn) for path in (run, second) if path is not None]
         if len(actors) == 2:
             check_same_task(*actors)
         if is_analytic(actors[0].task):
@@ -64,7 +69,8 @@ def find_actors(run: str | None = None, second: str | None = None, *, folder: st
             scene_of(actor.factory)
             actors.append(actor)
         except CCPOError as error:
-            print(f"ccpo: left out: {' '.join(str(error).split())}", file=sys.stderr)
+            reason = shorten(" ".join(str(error).split()), LINE, placeholder=" …")
+            print(f"ccpo: left out {path.parent.parent.name}/{path.parent.name}: {reason}", file=sys.stderr)
     return actors + [optimal_actor(task) for task in ANALYTIC_ENVS]
 
 

@@ -6,7 +6,7 @@ From above for tasks with a space; for the others the actions and the observatio
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from ccpo.deploy.watching import Actor, LiveEpisode, Scene, scene_of
 from ccpo.errors import ConfigError, MissingExtraError, ThresholdError, ThresholdWarning, require
 from ccpo.policy_file import write_atomically
-from ccpo.report.figures import DASHED, FORBIDDEN, GUIDE, INK, STYLE
+from ccpo.report.figures import DASHED, FORBIDDEN, GUIDE, INK, STYLE, save_figure
 from ccpo.report.paper import display_name
 
 MAX_THRESHOLDS = 12
@@ -232,6 +232,29 @@ def _draw_ground(axes: Any, scene: Scene) -> None:
             for inner, outer in ((-limit, low), (limit, high)):
                 span(inner, outer, color=FORBIDDEN, linewidth=0, zorder=0)
                 edge(inner, color=GUIDE, linewidth=0.8, zorder=1)
+
+
+def draw(
+    actor: Actor,
+    thresholds: Sequence[float],
+    folder: Path,
+    *,
+    seed: int = 0,
+    animate: str = "gif",
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Record, and write `paths.*` into the folder: PNG, SVG and, unless `animate` is "none", an animation."""
+    check_animation(animate)
+    recordings = record_all(actor, thresholds, seed)
+    for recording in recordings:
+        cost, reward = recording.costs.sum(), recording.rewards.sum()
+        tell(f"threshold {recording.threshold:g}: cost {cost:.4g}, reward {reward:.4g}")
+    picture, stem = Picture(actor, recordings), folder / "paths"
+    paths = save_figure(picture.figure, stem)
+    if animate != "none":
+        paths.append(stem.with_suffix(f".{animate}"))
+        save_animation(picture, paths[-1])
+    return paths
 
 
 def save_animation(picture: Picture, path: Path) -> None:

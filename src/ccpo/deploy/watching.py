@@ -54,14 +54,19 @@ class Actor:
         return self.factory.name
 
 
-def trained_actor(path: str | Path) -> Actor:
+def trained_actor(path: str | Path, *, env: Any = None, cost_fn: Any = None) -> Actor:
     """The deterministic policy of a run folder or of a policy file."""
     trained = agent.load(path)
     path = Path(path).resolve()
-    name = path.name if trained.run else path.stem
+    return actor_of(trained, path.name if trained.run else path.stem, env=env, cost_fn=cost_fn)
+
+
+def actor_of(trained: agent.Agent, name: str | None = None, *, env: Any = None, cost_fn: Any = None) -> Actor:
+    """The deterministic policy of an agent, in its own environment unless another one is given."""
+    name = name or (trained.folder.name if trained.run else trained.task)
     return Actor(
         name=f"{trained.algorithm} · {name}",
-        factory=trained.factory(),
+        factory=trained.factory(env, cost_fn),
         act=_mean_action(trained.policy),
         threshold_range=trained.threshold_range,
         behaviour_thresholds=trained.behaviour_thresholds,
