@@ -356,12 +356,13 @@ def twice_the_cost(obs, action, reward, next_obs, info):
 
 
 def test_a_cost_function_is_asked_for_again_wherever_the_folder_cannot_tell_it(tmp_path):
-    path = train(tmp_path, steps=240, cost_fn=twice_the_cost).run.path
+    path = train(tmp_path, steps=240, cost_fn=lambda *step: twice_the_cost(*step)).run.path
     with pytest.raises(ConfigError, match=r"trained with a cost_fn.*ccpo.resume\(path, cost_fn=…\)"):
         ccpo.resume(path)
     ccpo.resume(path, cost_fn=twice_the_cost)
-    with pytest.raises(ConfigError, match=r"trained with a cost_fn.*give env=…"):
+    with pytest.raises(ConfigError, match=r"trained with a cost_fn.*give it: --cost module:function"):
         ccpo.load(path).evaluate([10.0], episodes=1)
+    assert len(ccpo.load(path).evaluate([10.0], episodes=1, cost_fn=twice_the_cost)) == 1
 
 
 def test_arrays_that_do_not_fit_are_named():

@@ -14,10 +14,12 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "Agent": "ccpo.agent",
-    "train": "ccpo.agent",
-    "train_seeds": "ccpo.agent",
-    "resume": "ccpo.agent",
+    "train": "ccpo.launch",
+    "train_seeds": "ccpo.launch",
+    "resume": "ccpo.launch",
     "load": "ccpo.agent",
+    "probe": "ccpo.probing",
+    "Probe": "ccpo.probing",
     "Policy": "ccpo.runtime",
     "PolicyEpisode": "ccpo.runtime",
     "EpisodeTable": "ccpo.metrics",
@@ -28,6 +30,7 @@ _HOMES = {
     "ConfigError": "ccpo.errors",
     "EnvError": "ccpo.errors",
     "FormatError": "ccpo.errors",
+    "Interrupted": "ccpo.errors",
     "MissingExtraError": "ccpo.errors",
     "NumericalError": "ccpo.errors",
     "RunError": "ccpo.errors",

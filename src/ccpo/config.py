@@ -7,7 +7,7 @@ algorithm.
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from importlib import resources
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -115,8 +115,22 @@ def build(kinds: tuple[type, ...], *layers: Mapping[str, Any]) -> tuple[Any, ...
     known = {f.name for kind in kinds for f in fields(kind)}
     for name in merged:
         if name not in known:
-            raise ConfigError(f"unknown setting '{name}'; {did_you_mean(name, known)}")
+            raise ConfigError(f"unknown setting '{name}'; {hint(name, known)}")
     return tuple(kind(**{f.name: merged[f.name] for f in fields(kind) if f.name in merged}) for kind in kinds)
+
+
+COST_LIMITS = ("cost_limit", "cost_limits", "cost_threshold", "limit", "safety_budget", "cost_budget")
+"""What other libraries call the threshold."""
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """What to write instead of a name that is not known."""
+    if name in COST_LIMITS:
+        return (
+            "what others call the cost limit is the threshold here, and no setting: train under behaviour_thresholds "
+            "and a threshold_range, then act with threshold=…"
+        )
+    return did_you_mean(name, known)
 
 
 def as_dict(*configs: Any) -> dict[str, Any]:

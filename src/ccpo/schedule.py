@@ -105,6 +105,7 @@ class Schedule:
         # checkpoints cut episodes: one must fit between
         self._every = max(math.ceil(length / self.rollout), round(loop.checkpoint_every / self.steps_each))
         self._warmup = math.ceil(min(loop.warmup_steps, WARMUP_SHARE * steps) / self.steps_each)
+        self.random_steps = self._warmup * self.steps_each
         self._correlation = loop.noise_correlation
 
     def progress_after(self, iteration: int) -> np.float32:

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
@@ -111,7 +112,8 @@ class Trainer:
         )
         with workers as collector:
             began = time.perf_counter() - self.seconds
-            collector.start(self.schedule.order(self.iteration, self.acting))
+            # a checkpoint out of turn leaves no environments to go on with either
+            collector.start(replace(self.schedule.order(self.iteration, self.acting), fresh=True))
             rollout = collector.wait()
             while not self.finished:
                 more = self.iteration + 1 < self.schedule.iterations
@@ -183,6 +185,12 @@ class Trainer:
         }
         self.run.save_checkpoint(self.steps, groups, info, keep=self.loop.keep_checkpoints)
         self._save_policy()
+
+    def stop(self) -> None:
+        """A checkpoint now, unless there is one: whoever goes on from it begins with fresh environments."""
+        if self.run.steps()[-1:] != [self.steps]:
+            self.replay = replays.cut(self.replay)
+            self.save()
 
     def _save_policy(self) -> None:
         self.run.discard_evaluations()

@@ -2,14 +2,16 @@
 
 import argparse
 import importlib
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
 
-from ccpo.errors import CCPOError, ThresholdWarning
+from ccpo.errors import CCPOError, Interrupted, ThresholdWarning
 from ccpo.threads import use_one_thread
 
 COMMANDS = {
+    "probe": "try an environment of your own; recommends thresholds, range and steps",
     "train": "train an agent, or continue a run",
     "evaluate": "measure a trained agent over thresholds: table, eval.csv and figure",
     "render": "draw the paths of a policy under several thresholds: PNG, SVG and an animation",
@@ -79,7 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    except Interrupted as stop:
+        print(f"ccpo: {stop.advice(lambda path: f'ccpo train --resume {shlex.quote(path)}')}", file=sys.stderr)
+        return 130
     except KeyboardInterrupt:
-        print("\nccpo: stopped; a run continues with: ccpo train --resume RUN, a study as it began", file=sys.stderr)
+        again = "; a study continues as it began" if options.command == "study" else ""
+        print(f"\nccpo: stopped{again}", file=sys.stderr)
         return 130
     return 0

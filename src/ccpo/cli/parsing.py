@@ -1,5 +1,6 @@
 """What several commands parse alike."""
 
+import argparse
 import math
 from pathlib import Path
 
@@ -39,6 +40,16 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
         if "=" not in pair:
             raise ConfigError(f"'--set {pair}' must look like --set discount=0.98")
     return dict(pair.split("=", 1) for pair in pairs)
+
+
+def add_environment(parser: argparse.ArgumentParser, *, what: str) -> None:
+    """The options that name an environment, and a function for its cost."""
+    parser.add_argument("--env", "--task", dest="env", metavar="ENV", help=what)
+    parser.add_argument("--cost", metavar="module:function", help="a function that says what a step costs")
+
+
+ENV_FORMS = "a task (ccpo list tasks), module:Class, folder/file.py:Class, or a Gymnasium id"
+OTHER_ENV = "another environment than the one trained on, or that one if it cannot be found"
 
 
 def make_folder(path: Path) -> None:

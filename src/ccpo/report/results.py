@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ccpo.agent import preset_settings
 from ccpo.envs.registry import resolve
 from ccpo.errors import RunError
+from ccpo.launch import preset_settings
 from ccpo.metrics import EpisodeTable, Summary, per_threshold, summarise, violation
 from ccpo.policy_file import write_atomically
 from ccpo.report.figures import learning_figure, save_figure, threshold_figure

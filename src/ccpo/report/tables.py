@@ -171,6 +171,16 @@ def save_tables(tables: Sequence[ReportTable], stem: PathLike, *, title: str) ->
     return [page, source]
 
 
+def facts_table(title: str, facts: Mapping[str, str]) -> Table:
+    """Names and what is known under them, for the terminal."""
+    table = Table(box=None, title=title, title_justify="left", title_style="bold", show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, fact in facts.items():
+        table.add_row(name, Text(fact))
+    return table
+
+
 def threshold_table(rows: Sequence[ThresholdRow]) -> ReportTable:
     """Reward, cost and violation under each threshold; spreads are standard deviations over episodes."""
     digits = reward_digits([row.reward_mean for row in rows])

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccpo import agent
+from ccpo import agent, launch
 from ccpo.combination import combine
 from ccpo.errors import RunError
 from ccpo.policy_file import write_atomically
@@ -89,10 +89,10 @@ class Place:
     def _train(self) -> agent.Agent:
         plan = self.plan
         if Run(self.path).config_path.is_file():
-            return agent.resume(self.path)
+            return launch.resume(self.path, progress=False)
         self._start_anew()
         settings = {**plan.overrides, "seed": plan.seed, "behaviour_thresholds": plan.thresholds}
-        return agent.train(plan.task, plan.algorithm, preset=plan.preset, folder=self.path, **settings)
+        return launch.train(plan.task, plan.algorithm, preset=plan.preset, folder=self.path, progress=False, **settings)
 
     def _combine(self) -> agent.Agent:
         """The policy of the finished members, with a config and a manifest like those of a trained run."""
