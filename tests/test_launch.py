@@ -21,6 +21,14 @@ from helpers import TASK, TINY
 LONG = {**TINY, "steps": 1200, "checkpoint_every": 100_000}
 
 
+@pytest.fixture(autouse=True)
+def as_at_a_terminal():
+    """A shell that starts the tests in the background makes them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def stop_at(step):
     """A display that presses Ctrl-C."""
 
@@ -77,7 +85,8 @@ def test_a_second_ctrl_c_stops_at_once_and_the_first_one_too_where_nothing_is_lo
 def test_ctrl_c_at_the_terminal_prints_the_command_that_goes_on(tmp_path):
     settings = [f"--set={name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in LONG.items()]
     command = ["train", "--task", TASK, "--out", str(tmp_path), "--workers", "2", *settings, "--steps", "1_000_000"]
-    code = "import sys; from ccpo.cli import main; sys.exit(main())"
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from ccpo.cli import main; sys.exit(main())"
     with subprocess.Popen(
         [sys.executable, "-c", code, *command],
         stdout=subprocess.PIPE,
@@ -86,7 +95,9 @@ def test_ctrl_c_at_the_terminal_prints_the_command_that_goes_on(tmp_path):
         start_new_session=True,
     ) as process:
         deadline = time.monotonic() + 300
-        while not list(tmp_path.glob("*/seed-*/progress.jsonl")) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if any(file.stat().st_size for file in tmp_path.glob("*/seed-*/progress.jsonl")):
+                break
             time.sleep(0.2)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
         out, err = process.communicate(timeout=300)

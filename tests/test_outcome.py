@@ -28,6 +28,8 @@ def test_a_run_that_has_learned_is_not_doubted():
     [
         ([Reached(20.0, 25.0, 5.0, 20)], [], {}, "cost above the threshold: 25 under 20"),
         ([Reached(20.0, 20.5, 5.0, 20)], [], {}, None),
+        ([Reached(20.0, 10.0, 5.0, 20)], [], {}, "much of the budget is left: 10 under 20"),
+        ([Reached(0.0, 0.0, 5.0, 20)], [], {}, None),
         ([], list(range(50)), {}, "reward was still rising"),
         ([], [], {"steps": 6_000}, "it has learned nothing"),
         ([], [], {"steps": 15_000}, "150 episodes, which is few"),

@@ -9,6 +9,8 @@ from ccpo.types import Episode
 
 OVER = 1.05
 """A mean cost above this share of its threshold is told."""
+UNDER = 0.7
+"""A mean cost below this share of its threshold is told."""
 PARTS = 5
 """A run is looked at in fifths."""
 STEEP = 0.15
@@ -58,6 +60,10 @@ def cautions(
     if over:
         listed = ", ".join(f"{end.cost:.3g} under {end.threshold:g}" for end in over)
         told.append(f"cost above the threshold: {listed}; train longer, or raise the lowest threshold")
+    under = [end for end in ends if end.use is not None and end.use < UNDER]
+    if under and not is_still_rising(rewards):
+        listed = ", ".join(f"{end.cost:.3g} under {end.threshold:g}" for end in under)
+        told.append(f"much of the budget is left: {listed}; train longer, or choose lower thresholds, which bind")
     if is_still_rising(rewards):
         told.append("reward was still rising at the end; more steps will probably earn more")
     return told

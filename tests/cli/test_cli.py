@@ -140,7 +140,7 @@ def test_bad_input_to_train(capsys, tmp_path):
         )
     assert "'seeds' is no setting" in fails(capsys, "train", "--task", TASK, "--seeds", "0,1", "--set", "seeds=3")
     assert "give one of them" in fails(capsys, "train", "--task", TASK, "--seeds", "0,1", "--set", "seed=3")
-    assert "nothing to train; give --task TASK" in fails(capsys, "train")
+    assert "nothing to train; give --env ENV" in fails(capsys, "train")
     assert "is not a run folder" in fails(capsys, "train", "--resume", tmp_path)
     for flag in ("--steps", "--episode-length", "--algorithm", "--preset", "--out", "--config", "--seeds"):
         assert "--resume takes no settings" in fails(capsys, "train", "--resume", tmp_path, flag, "3")

@@ -28,9 +28,9 @@ class SpeedEnv(gymnasium.Env):
         return np.array([np.sin(self.position), self.speed], np.float32)
 
 
-def spin_cost(obs, action, reward, next_obs, info):
-    """For Pendulum: a step costs as much as the pendulum spins."""
-    return min(abs(float(next_obs[2])) / 8.0, 1.0)
+def height_cost(obs, action, reward, next_obs, info):
+    """For Pendulum: a step costs as much as the pendulum is high, from 0 to 1."""
+    return 0.5 * (1.0 + float(next_obs[0]))
 
 
 class CartEnv(gymnasium.Env):

@@ -34,7 +34,7 @@ def call(options: argparse.Namespace) -> None:
             table.add_row(*map(escape, row))
         console.print(table)
     if options.what == "tasks":
-        tell(console, "variants: ccpo list tasks --all · of your own: --env module:Class (docs/environments.md)")
+        tell(console, "variants: ccpo list tasks --all · an environment of your own: --env module:Class")
     if options.what == "settings":
         tell(
             console,
@@ -58,18 +58,17 @@ def _tasks(options: argparse.Namespace) -> Listed:
             (", ".join(f"{t:g}" for t in task.behaviour_thresholds), "{:g} to {:g}".format(*task.threshold_range))
             for task in family
         ]
-        title = f"{extra}: pip install 'ccpo[{extra}]'" if extra else "analytic: no simulator, known optimum"
+        title = f"{extra}: pip install 'ccpo[{extra}]'" if extra else "analytic, no simulator"
         headers, shared = ("task", "steps", "what it is"), len(set(limits)) == 1
         if shared:
             title = f"{title} · trained under {limits[0][0]} · range {limits[0][1]}"
         else:
-            headers = ("task", "steps", "trained under", "range", "what it is")
+            headers = ("task", "steps", "trained under", "range")
         rows = [
             (
                 task.name,
                 str(task.episode_length),
-                *(() if shared else limit),
-                task.description.removeprefix("analytic: "),
+                *((task.description.removeprefix("analytic: "),) if shared else limit),
             )
             for task, limit in zip(family, limits, strict=True)
         ]

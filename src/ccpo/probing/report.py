@@ -10,10 +10,11 @@ from rich.text import Text
 from ccpo.display import as_time
 from ccpo.errors import require
 from ccpo.probing.search import KINDS, TENTHS
-from ccpo.report.figures import COLOURS, DOTTED, FORBIDDEN, GUIDE, STYLE
+from ccpo.report.figures import COLOURS, DOTTED, GUIDE, STYLE
 from ccpo.report.tables import facts_table
 
 BARS = "▁▂▃▄▅▆▇█"
+INSIDE = "#E9F1F7"
 
 
 def probe_parts(found: Any) -> list[Any]:
@@ -83,7 +84,7 @@ def probe_figure(found: Any) -> Any:
         space, times = figure.subplots(1, 2)
         if found.settings:
             low, high = found.settings["threshold_range"]
-            space.axvspan(low, high, color=FORBIDDEN, zorder=0, label="recommended range")
+            space.axvspan(low, high, color=INSIDE, zorder=0, label="recommended range")
             for threshold in found.settings["behaviour_thresholds"]:
                 space.axvline(threshold, color=GUIDE, linewidth=0.9, linestyle=DOTTED, zorder=1)
         for kind, colour in zip(KINDS, COLOURS, strict=False):
