@@ -77,7 +77,7 @@ def test_a_resumed_run_says_where_it_goes_on(done, expected):
 def test_it_ends_with_costs_beside_thresholds_and_what_speaks_against_it():
     few = Planned(**{**vars(PLAN), "total": 2400})
     lines = show(terminal=False, plan=few).splitlines()
-    assert ["20", "10", "0.50", "420", "2"] in [line.split() for line in lines]
+    assert ["20", "10.0", "0.50", "420.0", "2"] in [line.split() for line in lines]
     assert any("random actions" in line for line in lines)
 
 

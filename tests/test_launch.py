@@ -83,7 +83,11 @@ def test_a_second_ctrl_c_stops_at_once_and_the_first_one_too_where_nothing_is_lo
 
 
 def test_ctrl_c_at_the_terminal_prints_the_command_that_goes_on(tmp_path):
-    settings = [f"--set={name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in LONG.items()]
+    settings = [
+        f"--set={name}={','.join(map(str, v)) if isinstance(v, tuple) else v}"
+        for name, v in LONG.items()
+        if name != "steps"
+    ]
     command = ["train", "--task", TASK, "--out", str(tmp_path), "--workers", "2", *settings, "--steps", "1_000_000"]
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from ccpo.cli import main; sys.exit(main())"

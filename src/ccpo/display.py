@@ -53,6 +53,8 @@ class Planned:
     """Steps with random actions at the start."""
     episode_length: int
     resumed: bool = False
+    note: str = ""
+    """What else is worth a line at the start."""
 
     def lines(self) -> Iterator[str]:
         yield f"run       {self.path}"
@@ -62,6 +64,8 @@ class Planned:
         elif self.asked not in (None, self.total):
             iterations = f"{self.total // self.each:,} iterations of {self.each:,}"
             yield f"steps     {self.total:,}: {self.asked:,} rounded up to {iterations}"
+        if self.note:
+            yield f"note      {self.note}"
 
 
 class Clock:
@@ -252,11 +256,12 @@ def closing_table(ends: Sequence[Reached]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="how it ended: the newest episodes", title_justify="left")
     for name in ("threshold", "cost", "use", "reward", "episodes"):
         table.add_column(name, justify="right")
+    digits = 1 if max(end.threshold for end in ends) >= 10 else 3
     for end in ends:
         style = "bold red" if end.cost > OVER * end.threshold else "green"
         use = "–" if end.use is None else f"{end.use:.2f}"
-        cost = Text(f"{end.cost:.4g}", style)
-        table.add_row(f"{end.threshold:g}", cost, use, f"{end.reward:.4g}", f"{end.episodes}")
+        cost = Text(f"{end.cost:.{digits}f}", style)
+        table.add_row(f"{end.threshold:g}", cost, use, f"{end.reward:.1f}", f"{end.episodes}")
     return table
 
 

@@ -108,6 +108,7 @@ def resume(
     return agent
 
 
+NOT_FOUND = "later commands cannot import this environment; they need --env module:Class (a class in a file is found)"
 IDENTITY = ("task", "preset", "episode_length", "early_end", "env", "cost_fn")
 """What a run's config holds beside settings and its algorithm."""
 
@@ -258,7 +259,7 @@ def _train(prepared: Sequence[_Prepared], factory: EnvFactory, watch: Watch, *, 
 
 
 def _planned(trainer: Any, *, resumed: bool) -> Planned:
-    schedule, loop = trainer.schedule, trainer.loop
+    schedule, loop, source = trainer.schedule, trainer.loop, trainer.factory.source
     return Planned(
         path=trainer.run.path,
         task=trainer.factory.name,
@@ -269,4 +270,5 @@ def _planned(trainer: Any, *, resumed: bool) -> Planned:
         random=schedule.random_steps,
         episode_length=trainer.problem.spec.episode_length,
         resumed=resumed,
+        note=NOT_FOUND if source and source.path is None else "",
     )

@@ -108,6 +108,27 @@ def test_list_shows_tasks_algorithms_and_settings(capsys):
         assert expected in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_list_of_tasks_fits_and_variants_are_shown_on_request(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = []
+    for more in ([], ["--all"]):
+        assert main(["list", "tasks", *more]) == 0
+        shown.append(capsys.readouterr().out)
+        assert max(map(len, shown[-1].splitlines())) <= max(width, 80)
+    assert len(shown[0].splitlines()) < 45
+    assert "StaticBudget-T20" not in shown[0]
+    assert "StaticBudget-T20" in shown[1]
+
+
+def test_evaluating_at_once_is_not_advised(tmp_path, capsys):
+    flags = ["--task", TASK, "--out", str(tmp_path), *TINY_FLAGS]
+    assert main(["train", *flags]) == 0
+    assert "next      ccpo evaluate" in capsys.readouterr().out
+    assert main(["train", "--evaluate", *flags]) == 0
+    assert "next" not in capsys.readouterr().out
+
+
 def test_brackets_are_shown_as_they_are(run, tmp_path, capsys, monkeypatch):
     for what in ("algorithms", "settings"):
         assert main(["list", what]) == 0

@@ -35,6 +35,7 @@ from ccpo.agent import Agent
 from ccpo.deploy.confidence import episodes_for_bound, mean_upper_bound, probability_upper_bound
 from ccpo.errors import ConfigError, ThresholdError
 from ccpo.policy_file import PathLike, write_atomically
+from ccpo.printing import as_html, as_text
 from ccpo.report.paper import display_name
 from ccpo.report.tables import Cell, ReportTable
 
@@ -87,6 +88,12 @@ class Calibration:
     episodes: int
     seed: int
     rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        return as_text(calibration_table(self, ""))
+
+    def _repr_html_(self) -> str:
+        return as_html(calibration_table(self, ""))
 
     @property
     def certified(self) -> list[Row]:

@@ -102,7 +102,7 @@ class ReportTable:
 
     def _heading(self) -> Text:
         """The title, with the task if all rows are of one: it then needs no line among them."""
-        only = list(self.rows_by_task) if len(self.rows_by_task) == 1 else []
+        only = [task for task in self.rows_by_task if task] if len(self.rows_by_task) == 1 else []
         return Text(" · ").join([Text(self.title), *(Text(task, "cyan") for task in only)])
 
     def _rich(self, columns: Sequence[int]) -> Table:
