@@ -18,6 +18,7 @@ from ccpo.interrupts import noted
 from ccpo.types import Transition
 from helpers import TASK, TINY
 
+LIMITS = {"behaviour_thresholds": (4.0, 8.0, 12.0), "threshold_range": (2.0, 14.0)}
 LONG = {**TINY, "steps": 1200, "checkpoint_every": 100_000}
 
 
@@ -119,6 +120,14 @@ def test_training_from_python_shows_what_the_command_line_shows_unless_it_is_tol
     assert "how it ended" in shown
     ccpo.train(TASK, out=tmp_path, progress=False, **TINY)
     assert capsys.readouterr().out == ""
+
+
+def test_what_later_commands_must_be_told_is_said_at_the_start(tmp_path, capsys):
+    env, costs = resolve(TASK).make, lambda *step: 1.0
+    ccpo.train(lambda: env(), cost_fn=costs, out=tmp_path, **TINY, **LIMITS)
+    assert "note      later commands need --env module:Class and --cost module:function" in capsys.readouterr().out
+    ccpo.train(TASK, out=tmp_path, **TINY)
+    assert "note" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("settings", [{"nstep": 99}, {"cost_limit": 25.0}, {"lanes_per_threshold": 0}])

@@ -179,7 +179,7 @@ class Agent:
 
         With `path`, it is also written, as PNG and SVG beside each other.
         """
-        table = table or above("deploy.export").evaluation_table(self)
+        table = above("deploy.export").evaluation_table(self) if table is None else table
         if table is None:
             raise RunError("there is no evaluation to draw; first: table = agent.evaluate(), then agent.figure(table)")
         figures = above("report.figures")
@@ -203,9 +203,8 @@ class Agent:
         They go into `out`, or else into the run's folder.
         """
         actor = above("deploy.watching").actor_of(self, env=env, cost_fn=cost_fn)
-        return above("deploy.render").draw(
-            actor, thresholds or self.even_thresholds(3), self._place(out), seed=seed, animate=animate
-        )
+        thresholds = self.even_thresholds(3) if thresholds is None else thresholds
+        return above("deploy.render").draw(actor, thresholds, self._place(out), seed=seed, animate=animate)
 
     def play(self, *, host: str = "127.0.0.1", port: int = 0, browser: bool = True, **environment: Any) -> None:
         """Open the playground on this agent, until interrupted; `env` and `cost_fn` as in `evaluate`."""
@@ -217,7 +216,8 @@ class Agent:
 
         Options: `confidence`, `episodes`, `cost_max`, `seed`, `workers`, `env`, `cost_fn`.
         """
-        return above("deploy.calibrate").calibrate_agent(self, requests or self.even_thresholds(), **options)
+        requests = self.even_thresholds() if requests is None else requests
+        return above("deploy.calibrate").calibrate_agent(self, requests, **options)
 
     def export(self, path: str | Path, *, onnx: str | Path | None = None) -> list[Path]:
         """Write what is deployed: the policy file with its card and figure, and an ONNX model; the paths."""

@@ -11,7 +11,7 @@ from ccpo import config as configs
 from ccpo.agent import Agent, find_factory, task_settings
 from ccpo.algorithms import check_algorithm
 from ccpo.display import Planned, TrainingDisplay
-from ccpo.envs.importing import refuse_while_importing, source_of
+from ccpo.envs.importing import refuse_while_importing
 from ccpo.envs.registry import EnvFactory, resolve
 from ccpo.errors import ConfigError, Interrupted
 from ccpo.interrupts import noted
@@ -108,7 +108,6 @@ def resume(
     return agent
 
 
-NOT_FOUND = "later commands cannot import this environment; they need --env module:Class (a class in a file is found)"
 IDENTITY = ("task", "preset", "episode_length", "early_end", "env", "cost_fn")
 """What a run's config holds beside settings and its algorithm."""
 
@@ -183,7 +182,6 @@ def _plan(factory: EnvFactory, algorithm: str, preset: str, settings_file: str |
     check_algorithm(algorithm)
     file_settings = configs.load_file(settings_file) if settings_file else {}
     layers = (task_settings(factory), configs.load_preset(algorithm, preset, factory.name), file_settings)
-    cost_fn = factory.cost_fn
     identity = {
         "task": factory.name,
         "algorithm": algorithm,
@@ -191,7 +189,7 @@ def _plan(factory: EnvFactory, algorithm: str, preset: str, settings_file: str |
         "episode_length": factory.episode_length,
         "early_end": factory.early_end,
         "env": factory.source and factory.source.as_dict(),
-        "cost_fn": cost_fn and source_of(getattr(cost_fn, "function", cost_fn)).as_dict(),
+        "cost_fn": factory.cost_source and factory.cost_source.as_dict(),
     }
     return _Plan(factory, identity, layers)
 
@@ -259,7 +257,7 @@ def _train(prepared: Sequence[_Prepared], factory: EnvFactory, watch: Watch, *, 
 
 
 def _planned(trainer: Any, *, resumed: bool) -> Planned:
-    schedule, loop, source = trainer.schedule, trainer.loop, trainer.factory.source
+    schedule, loop = trainer.schedule, trainer.loop
     return Planned(
         path=trainer.run.path,
         task=trainer.factory.name,
@@ -270,5 +268,14 @@ def _planned(trainer: Any, *, resumed: bool) -> Planned:
         random=schedule.random_steps,
         episode_length=trainer.problem.spec.episode_length,
         resumed=resumed,
-        note=NOT_FOUND if source and source.path is None else "",
+        note=_lost(trainer.factory),
+    )
+
+
+def _lost(factory: EnvFactory) -> str:
+    """What a later command cannot import again, and so must be told."""
+    sources = {"--env module:Class": factory.source, "--cost module:function": factory.cost_source}
+    options = [option for option, source in sources.items() if source and source.path is None]
+    return (
+        f"later commands need {' and '.join(options)}: what is no name in a file cannot be imported" if options else ""
     )

@@ -1,6 +1,9 @@
 """The tutorial's snippets run one after the other, with a tiny training."""
 
+import importlib
+import json
 import re
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +35,17 @@ def test_the_tutorial_runs_from_its_first_snippet_to_its_last(tmp_path, monkeypa
     shown = capsys.readouterr().out
     assert "what SpeedEnv can cost and earn" in shown
     assert "<PolicyEpisode on SpeedEnv:" in shown
+
+
+def test_the_notebook_is_the_page_and_was_run():
+    """After a change of the page: python docs/notebook.py"""
+    sys.path.insert(0, str(PAGE.parent))
+    notebook = importlib.import_module("notebook")
+    stored = json.loads(PAGE.with_suffix(".ipynb").read_text("utf-8"))
+    expected = notebook.cells_of(PAGE.read_text("utf-8"))
+    assert [cell["source"] for cell in stored["cells"]] == [cell["source"] for cell in expected]
+    assert all(cell["execution_count"] for cell in stored["cells"] if cell["cell_type"] == "code")
+    assert any("image/png" in output.get("data", {}) for cell in stored["cells"] for output in cell.get("outputs", ()))
 
 
 @pytest.mark.parametrize("line", re.findall(r"^\$ (ccpo .*?)(?:  .*)?$", PAGE.read_text("utf-8"), re.MULTILINE))

@@ -69,7 +69,7 @@ def find_actors(
             scene_of(actor.factory)
             actors.append(actor)
         except CCPOError as error:
-            reason = shorten(" ".join(str(error).split()), LINE, placeholder=" …")
+            reason = shorten(" ".join(str(error).replace(f"{path.parent}/", "").split()), LINE, placeholder=" …")
             print(f"ccpo: left out {path.parent.parent.name}/{path.parent.name}: {reason}", file=sys.stderr)
     return actors + [optimal_actor(task) for task in ANALYTIC_ENVS]
 

@@ -185,6 +185,11 @@ class EnvFactory:
             early_end=self.early_end,
         )
 
+    @property
+    def cost_source(self) -> Source | None:
+        """Where the cost function comes from, if there is one."""
+        return None if self.cost_fn is None else importing.source_of(getattr(self.cost_fn, "function", self.cost_fn))
+
     @cached_property
     def spec(self) -> EnvSpec:
         """Sizes, bounds and length; builds the environment once."""
@@ -229,9 +234,8 @@ def resolve(
 
     A factory may be named too, as "module:Class" or "folder/file.py:Class", and a cost function likewise.
     """
-    if isinstance(cost_fn, str):
-        cost_fn = importing.find_function(cost_fn)
-    checked = None if cost_fn is None else cost_fn if isinstance(cost_fn, CheckedCost) else CheckedCost(cost_fn)
+    function = importing.find_function(cost_fn) if isinstance(cost_fn, str) else cost_fn
+    checked = CheckedCost(function) if function is not None and not isinstance(function, CheckedCost) else function
     return replace(_resolve(env, checked, episode_length), early_end=early_end)
 
 

@@ -235,7 +235,7 @@ def _pace(env: Any, settings: dict[str, Any], spec: EnvSpec, **same: Any) -> Pac
         marks.append((time.perf_counter(), progress.steps))
 
     lanes = LoopConfig().lanes_per_threshold * len(settings["behaviour_thresholds"])
-    few = settings | {"steps": TIMED_ITERATIONS * lanes * spec.episode_length}
+    few: dict[str, Any] = settings | {"steps": TIMED_ITERATIONS * lanes * spec.episode_length}
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         launch.train(env, out=folder, display=mark, **same, **few)
