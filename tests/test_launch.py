@@ -54,6 +54,14 @@ def test_ctrl_c_keeps_the_steps_so_far_and_the_run_goes_on_to_its_end(tmp_path, 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_seeds_that_train_together_stop_at_the_same_step_and_go_on_alone(tmp_path):
+    with pytest.raises(Interrupted) as caught:
+        ccpo.train_seeds(TASK, seeds=[1, 2], out=tmp_path, display=stop_at(480), **LONG)
+    assert [step for _, step in caught.value.kept] == [480, 480]
+    folder, _ = caught.value.kept[1]
+    assert ccpo.resume(folder, progress=False).policy.manifest["training"]["steps_done"] == 1200
+
+
 def test_ctrl_c_in_the_last_iteration_lets_it_finish(tmp_path):
     agent = ccpo.train(TASK, folder=tmp_path / "run", display=stop_at(1200), **LONG)
     assert agent.policy.manifest["training"]["finished"]

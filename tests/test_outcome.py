@@ -45,6 +45,6 @@ def test_rising_is_more_than_noise_and_a_plateau_is_none():
     steps = np.arange(100)
     assert is_still_rising(steps + rng.normal(0, 3, 100))
     assert not is_still_rising(100 * (1 - np.exp(-steps / 10)) + rng.normal(0, 3, 100))
-    assert not is_still_rising(rng.normal(0, 3, 100))
+    assert np.mean([is_still_rising(rng.normal(0, 3, 100)) for _ in range(200)]) < 0.1
     assert not is_still_rising([1.0, 2.0, 3.0])
     assert is_still_rising([float("nan"), *steps.tolist()])

@@ -157,6 +157,15 @@ def test_recommendations_rise_strictly_at_every_scale(span):
     config.build((LoopConfig,), settings)
 
 
+def test_the_command_that_it_recommends_names_all_that_training_must_be_told(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("odd_world.py").write_text("from test_probing import Odd\n\n\ndef make():\n    return Odd(lambda a: a * a)\n")
+    found = probe("odd_world.py:make", episode_length=10, early_end="success")
+    expected = "ccpo train --env odd_world.py:make --episode-length 10 --early-end success --config a.toml"
+    assert found.command(Path("a.toml")) == expected
+
+
 def test_bars_are_as_high_as_what_they_show():
     assert sparkline(np.array([0.0, 0.0])) == "▁▁"
     assert sparkline(np.array([1.0, 8.0])) == "▂█"

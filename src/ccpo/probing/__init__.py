@@ -165,7 +165,9 @@ def probe(
         advance("the pace of training, which compiles first", 0)
         same = {"cost_fn": cost_fn, "episode_length": episode_length, "early_end": early_end}
         pace = _pace(env, settings, spec, **same)
-    given = {name: value for name, value in (("env", env), ("cost", cost_fn)) if isinstance(value, str) and value}
+    named = {"env": env, "cost": cost_fn, "episode-length": episode_length and str(episode_length)}
+    named["early-end"] = None if early_end == "failure" else early_end
+    given = {name: value for name, value in named.items() if isinstance(value, str)}
     return Probe(spec, tuple(tries), speed, pace, settings, warnings, given)
 
 
@@ -185,7 +187,7 @@ def recommended(low: float, high: float, episode_length: int, chosen: dict[str, 
     (20.0, 40.0, 60.0)
     """
     span = high - low
-    digits = 1 - math.floor(math.log10(span)) if span > 0 else 0
+    digits = 1 - math.floor(math.log10(span / 2)) if span > 0 else 0  # thresholds stay evenly spread
 
     def at(share: float) -> float:
         return round(low + share * span, digits)
