@@ -31,10 +31,12 @@ def as_at_a_terminal():
 
 
 def stop_at(step):
-    """A display that presses Ctrl-C."""
+    """A display that presses Ctrl-C, once."""
+    pressed = []
 
     def display(progress):
-        if progress.steps == step:
+        if progress.steps == step and not pressed:
+            pressed.append(step)
             signal.raise_signal(signal.SIGINT)
 
     return display
