@@ -12,6 +12,7 @@ import numpy as np
 from ccpo import config as configs
 from ccpo.algorithms import check_algorithm
 from ccpo.envs.registry import EnvFactory, resolve
+from ccpo.envs.tasks import Task
 from ccpo.errors import ConfigError, RunError, ThresholdError, ThresholdWarning
 from ccpo.metrics import EpisodeTable
 from ccpo.runs import POLICY_FILE, Run
@@ -172,7 +173,7 @@ def train(
     folder: str | Path | None = None,
     cost_fn: Callable | None = None,
     episode_length: int | None = None,
-    early_end: str = "failure",
+    early_end: str | None = None,
     settings_file: str | None = None,
     display: Callable | None = None,
     **settings: Any,
@@ -182,7 +183,8 @@ def train(
     `env` is a task's name, a Gymnasium id, an environment or a factory; `settings` are those of the loop (`steps`,
     `seed`, `behaviour_thresholds`, `threshold_range`, …) and of the algorithm; `ccpo list settings` shows them all.
     The run has a folder of its own below `out`, or is written into `folder`. `early_end` says what it means that an
-    episode ends before its time: a "failure", which must not be a way to save cost, or a "success".
+    episode ends before its time: a "failure", which must not be a way to save cost, or a "success"; unless it is given,
+    a task has its own and others a failure.
     """
     factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
     plan = _plan(factory, algorithm, preset, settings_file)
@@ -199,7 +201,7 @@ def train_seeds(
     out: str | Path = "runs",
     cost_fn: Callable | None = None,
     episode_length: int | None = None,
-    early_end: str = "failure",
+    early_end: str | None = None,
     settings_file: str | None = None,
     display: Callable | None = None,
     **settings: Any,
@@ -277,12 +279,23 @@ def results_folder(path: str | Path) -> Path:
 
 
 def task_settings(factory: EnvFactory) -> dict[str, Any]:
-    if factory.task is None:
+    task = factory.task
+    if task is None or (len(task.costs) > 1 and factory.cost_fn is not None):
         return {}
-    return {
-        "behaviour_thresholds": factory.task.behaviour_thresholds,
-        "threshold_range": factory.task.threshold_range,
-    }
+    if len(task.costs) > 1:
+        raise ConfigError(
+            f"'{task.name}' has {len(task.costs)} costs ({', '.join(task.costs)}), and training takes one; "
+            "give a cost_fn that makes one of them, and thresholds for it"
+        )
+    return {"behaviour_thresholds": task.behaviour_thresholds, "threshold_range": task.threshold_range}
+
+
+def preset_values(task: Task | None, algorithm: str, preset: str) -> dict[str, Any]:
+    """What the preset says; only a registered task has values of its own, whatever others are called."""
+    if task is None:
+        return configs.load_preset(algorithm, preset)
+    own = {"steps": task.steps} if task.steps else {}
+    return configs.load_preset(algorithm, preset, task.preset or task.name, own=own)
 
 
 class _Prepared(NamedTuple):
@@ -337,7 +350,7 @@ class _Plan(NamedTuple):
 def _plan(factory: EnvFactory, algorithm: str, preset: str, settings_file: str | None = None) -> _Plan:
     check_algorithm(algorithm)
     file_settings = configs.load_file(settings_file) if settings_file else {}
-    layers = (task_settings(factory), configs.load_preset(algorithm, preset, factory.name), file_settings)
+    layers = (task_settings(factory), preset_values(factory.task, algorithm, preset), file_settings)
     identity = {
         "task": factory.name,
         "algorithm": algorithm,

@@ -1,6 +1,7 @@
 """Show what there is: tasks, algorithms, or the settings of an algorithm."""
 
 import argparse
+from typing import Any
 
 EXAMPLES = """\
   ccpo list tasks
@@ -37,21 +38,26 @@ def call(options: argparse.Namespace) -> None:
 
 
 def _tasks(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    from ccpo.envs.registry import TASKS
+    from ccpo.envs.registry import find_task, list_tasks
 
     headers = ("task", "steps", "behaviour thresholds", "range", "needs", "what it is")
     rows = [
         (
             task.name,
             str(task.episode_length),
-            ", ".join(f"{t:g}" for t in task.behaviour_thresholds),
-            "{:g} to {:g}".format(*task.threshold_range),
+            ", ".join(map(_threshold, task.behaviour_thresholds)),
+            " to ".join(map(_threshold, task.threshold_range)),
             f"ccpo[{task.extra}]" if task.extra else "",
             task.description,
         )
-        for task in TASKS.values()
+        for task in map(find_task, list_tasks())
     ]
     return headers, rows
+
+
+def _threshold(value: Any) -> str:
+    """A number, or one for each of several costs."""
+    return "(" + ", ".join(f"{part:g}" for part in value) + ")" if isinstance(value, tuple) else f"{value:g}"
 
 
 def _algorithms(_: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

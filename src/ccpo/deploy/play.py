@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 from ccpo.agent import POLICY_FILE
 from ccpo.deploy.session import MAX_MESSAGE, STEPS_PER_SECOND, Session, describe, parse_command
-from ccpo.deploy.watching import Actor, check_same_task, is_analytic, optimal_actor, scene_of, trained_actor
-from ccpo.envs.analytic import ANALYTIC_ENVS
+from ccpo.deploy.watching import Actor, check_same_task, optimal_actor, optimal_actors, scene_of, trained_actor
 from ccpo.errors import CCPOError, ConfigError, FormatError, RunError, require
 
 PAGE = Path(__file__).with_name("page")
@@ -51,8 +50,9 @@ def find_actors(run: str | None = None, second: str | None = None, *, folder: st
         actors = [trained_actor(path) for path in (run, second) if path is not None]
         if len(actors) == 2:
             check_same_task(*actors)
-        if is_analytic(actors[0].task):
-            actors.append(optimal_actor(actors[0].task))
+        known = actors[0].factory.task
+        if known is not None and known.closed_form:
+            actors.append(optimal_actor(known.name))
         return actors
     if second is not None:
         raise ConfigError("--second was given without RUN; give two policies to compare them")
@@ -65,7 +65,7 @@ def find_actors(run: str | None = None, second: str | None = None, *, folder: st
             actors.append(actor)
         except CCPOError as error:
             print(f"ccpo: left out: {' '.join(str(error).split())}", file=sys.stderr)
-    return actors + [optimal_actor(task) for task in ANALYTIC_ENVS]
+    return actors + optimal_actors()
 
 
 class Playground:

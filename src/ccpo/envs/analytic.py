@@ -13,12 +13,15 @@ policy of the observation that attains it.
 | `MomentumBudget` | is reward credited to an action that was paid for much earlier? |
 | `BalanceBudget` | is an early end mistaken for a way to save cost? |
 
-`horizon` is the episode length T, `cost_scale` the factor c of the cost. An unconstrained agent spends
-`max_cost`, about c·T; up to there the constraint is active. The actions are scaled to [−1, 1].
+`horizon` is the episode length T, `cost_scale` the factor c of the cost; `StaticBudget-T20-C0.01` has T = 20 and c =
+0.01. An unconstrained agent spends `max_cost`, about c·T; up to there the constraint is active. The actions are scaled
+to [−1, 1].
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
@@ -27,6 +30,7 @@ from gymnasium.envs.registration import register as gymnasium_register
 from gymnasium.envs.registration import registry
 from gymnasium.spaces import Box
 
+from ccpo.envs.tasks import Task
 from ccpo.errors import ConfigError, ThresholdError
 
 
@@ -311,11 +315,7 @@ class BalanceBudget(StaticBudget):
 
 
 ANALYTIC_ENVS: dict[str, type[AnalyticEnv]] = {
-    "StaticBudget": StaticBudget,
-    "DriftBudget": DriftBudget,
-    "LateBudget": LateBudget,
-    "MomentumBudget": MomentumBudget,
-    "BalanceBudget": BalanceBudget,
+    env.__name__: env for env in (StaticBudget, DriftBudget, LateBudget, MomentumBudget, BalanceBudget)
 }
 
 
@@ -344,3 +344,56 @@ def register() -> None:
     for name in ANALYTIC_ENVS:
         if f"ccpo/{name}-v0" not in registry:
             gymnasium_register(f"ccpo/{name}-v0", entry_point=f"ccpo.envs.analytic:{name}")
+
+
+def _task(base: str, *, horizon: int | None = None, cost_scale: float | None = None) -> Task:
+    """A task whose thresholds are the same shares of c·T in every variant: 20, 40, 60 for c·T = 100."""
+    env_class, name, parameters = ANALYTIC_ENVS[base], base, {}
+    if horizon is not None:
+        name, parameters["horizon"] = f"{name}-T{horizon}", horizon
+    if cost_scale is not None:
+        name, parameters["cost_scale"] = f"{name}-C{cost_scale:g}", cost_scale
+    env = env_class(**parameters)
+    ten, twenty, forty, sixty, seventy = (
+        round(share * env.cost_scale * env.episode_length, 12) for share in (0.1, 0.2, 0.4, 0.6, 0.7)
+    )
+    return Task(
+        name=name,
+        description=f"analytic: {env_class.question}",
+        behaviour_thresholds=(twenty, forty, sixty),
+        threshold_range=(ten, seventy),
+        episode_length=env.episode_length,
+        make=partial(env_class, **parameters),
+        preset=base,
+        closed_form=True,
+    )
+
+
+def find_variant(name: str) -> Task | None:
+    """The task of a name such as `StaticBudget-T20-C0.01`, in any spelling; any numbers are allowed."""
+    variant = re.fullmatch(r"(.+?)(?:-t(\d+))?(?:-c(\d+\.?\d*(?:e-?\d+)?))?", name.lower())
+    base, horizon, cost_scale = variant.groups() if variant else ("", None, None)
+    for known in ANALYTIC_ENVS:
+        if known.lower() == re.sub("[-_]", "", base):
+            return _task(
+                known,
+                horizon=int(horizon) if horizon else None,
+                cost_scale=float(cost_scale) if cost_scale else None,
+            )
+    return None
+
+
+TASKS = (
+    *(_task(base) for base in ANALYTIC_ENVS),
+    _task("StaticBudget", horizon=20),
+    _task("StaticBudget", horizon=500, cost_scale=0.01),
+    _task("StaticBudget", cost_scale=100.0),
+    _task("DriftBudget", horizon=20, cost_scale=100.0),
+    _task("DriftBudget", horizon=500),
+    _task("LateBudget", horizon=20, cost_scale=0.01),
+    _task("LateBudget", horizon=500, cost_scale=100.0),
+    _task("MomentumBudget", horizon=50, cost_scale=10.0),
+    _task("MomentumBudget", horizon=300, cost_scale=0.1),
+    _task("BalanceBudget", horizon=20, cost_scale=10.0),
+    _task("BalanceBudget", horizon=300, cost_scale=0.1),
+)
