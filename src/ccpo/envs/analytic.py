@@ -20,38 +20,20 @@ to [−1, 1].
 
 import math
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import partial
-from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 from gymnasium.envs.registration import register as gymnasium_register
 from gymnasium.envs.registration import registry
-from gymnasium.spaces import Box
 
+from ccpo.envs.analytic_base import ClockedEnv
 from ccpo.envs.tasks import Task
-from ccpo.errors import ConfigError, ThresholdError
+from ccpo.errors import ThresholdError
 
 
-class AnalyticEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
-    """What the analytic CMDPs share: the clock, the random numbers, the checks."""
-
-    question: ClassVar[str]
-    observation_high: ClassVar[tuple[float, ...]]
-    action_size: ClassVar[int] = 1
-
-    def __init__(self, horizon: int = 100, cost_scale: float = 1.0):
-        if not (isinstance(horizon, int) and horizon >= 1):
-            raise ConfigError(f"horizon={horizon!r} is not allowed; give a whole number of steps ≥ 1")
-        if not (math.isfinite(cost_scale) and cost_scale > 0.0):
-            raise ConfigError(f"cost_scale={cost_scale!r} is not allowed; give a finite number > 0")
-        self.episode_length = horizon
-        self.cost_scale = float(cost_scale)
-        high = np.array(self.observation_high, np.float32)
-        self.observation_space = Box(-high, high)
-        self.action_space = Box(-1.0, 1.0, (self.action_size,))
-        self._time = 0
+class AnalyticEnv(ClockedEnv):
+    """A CMDP of one cost that knows its optimum at every threshold."""
 
     @property
     def max_cost(self) -> float:
@@ -79,44 +61,6 @@ class AnalyticEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
     def optimal_cost(self, threshold: float) -> float:
         """The expected episodic cost of the optimal policy: the threshold, while it is active."""
         return min(self._feasible(threshold), self.max_cost)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._time = 0
-        self._start()
-        return self._observe(), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        # In this order NaN survives the clipping, and is found.
-        reward, cost, terminated = self._advance([min(max(a, -1.0), 1.0) for a in np.asarray(action).tolist()])
-        self._time += 1
-        truncated = not terminated and self._time >= self.episode_length
-        return self._observe(), reward, terminated, truncated, {"cost": cost}
-
-    def _start(self) -> None:
-        """Draw the start state."""
-
-    @abstractmethod
-    def _observe(self) -> np.ndarray:
-        """The observation, float32[O]."""
-
-    @abstractmethod
-    def _advance(self, action: list[float]) -> tuple[float, float, bool]:
-        """Move the state by one step; returns (reward, cost, terminated)."""
-
-    def _uniform(self) -> float:
-        """w ~ U(−1, 1)."""
-        return 2.0 * self.np_random.random() - 1.0
-
-    def _progress(self) -> float:
-        """2t/T − 1: −1 at the start, just below 1 at the last step, 1 after it."""
-        return 2.0 * self._time / self.episode_length - 1.0
-
-    def _time_of(self, progress: float) -> int:
-        """The step t that an observed progress belongs to."""
-        return min(round((progress + 1.0) / 2.0 * self.episode_length), self.episode_length - 1)
 
     def _feasible(self, threshold: float) -> float:
         if not (math.isfinite(threshold) and threshold >= self.min_cost):

@@ -19,13 +19,15 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from ccpo.envs import analytic, bullet, mujoco
+from ccpo.envs import analytic, analytic_pairs, bullet, mujoco
 from ccpo.envs.adapter import CostEnv, CostFn
 from ccpo.envs.tasks import Scene, Task
 from ccpo.errors import ConfigError, EnvError, did_you_mean
 from ccpo.types import EARLY_ENDS, EnvSpec
 
-TASKS: dict[str, Task] = {task.name: task for family in (bullet, mujoco, analytic) for task in family.TASKS}
+TASKS: dict[str, Task] = {
+    task.name: task for family in (bullet, mujoco, analytic, analytic_pairs) for task in family.TASKS
+}
 _OURS = frozenset(TASKS)
 
 
