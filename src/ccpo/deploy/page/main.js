@@ -149,8 +149,8 @@ function makeSides(chosen) {
   state.sides.forEach(showThreshold);
 }
 
-/** A lane, seen from above; what is about as wide as it is high is drawn in a square. */
-const isWide = ({ kind, bounds }) => kind === "above" && bounds[0][1] - bounds[0][0] > 1.5 * (bounds[1][1] - bounds[1][0]);
+/** Wider than high, seen from above: the rest is drawn in a square. */
+const isWide = ({ kind, bounds }) => kind === "above" && bounds[0][1] - bounds[0][0] > 1.1 * (bounds[1][1] - bounds[1][0]);
 
 const actorOf = (side) => state.welcome.actors[side.actor];
 
@@ -170,7 +170,7 @@ function makeView(side) {
   side.view = view;
   view.style.setProperty("--own", `var(--side-${side.index})`);
   view.querySelector(".badge").textContent = letter;
-  view.querySelector(".stage").classList.add(side.scene.kind);
+  view.querySelector(".stage").classList.add(`seen-${side.scene.kind}`);
   view.querySelector(".stage").classList.toggle("wide", isWide(side.scene));
   view.querySelector(".stage canvas").setAttribute("aria-label", `Side ${letter}, ${task}`);
   view.querySelector(".budget canvas").setAttribute("aria-label", `Side ${letter}, budget left over the steps`);
