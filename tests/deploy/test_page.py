@@ -167,7 +167,7 @@ def test_a_task_from_above_leaves_a_trail_in_the_colours_of_its_cost(page):
 @NEEDS_MUJOCO
 def test_a_robot_is_drawn_from_the_side_in_the_colour_of_its_cost(page):
     choose(page, 3 + HAS_BULLET)
-    page.wait('document.getElementById("task").textContent === "Swimmer-Velocity"')
+    page.wait(f'document.getElementById("task").textContent === "Swimmer-Velocity" && {step(0)} > 2')
     page.press(" ")
     page.press("r")
     page.wait(f"{step(0)} === 0")

@@ -10,6 +10,7 @@ import pytest
 from ccpo.envs.mujoco import EPISODE_LENGTH, VELOCITY_TASKS, VelocityEnv, _simulator, _without_remarks
 from ccpo.envs.registry import find_task, resolve
 from ccpo.errors import EnvError, MissingExtraError
+from ccpo.studies.catalogue import evenly
 from extras import HAS_MUJOCO
 
 pytestmark = pytest.mark.skipif(not HAS_MUJOCO, reason="needs the extra 'mujoco'")
@@ -102,6 +103,7 @@ def test_every_task_is_there_with_its_limit():
         assert (task.episode_length, task.extra, task.early_end) == (1000, "mujoco", "failure")
         assert (task.scene().kind, task.scene().speed_limit) == ("side", LIMITS[name])
         assert 0 < task.steps <= 1_000_000
+        assert 25.0 in evenly(task, count=13)  # the limit of published results
 
 
 @pytest.mark.parametrize("task", FALLS)

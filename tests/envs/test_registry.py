@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 from functools import partial
+from importlib.metadata import EntryPoint
 
 import gymnasium
 import numpy as np
@@ -461,39 +462,49 @@ def test_a_task_that_makes_no_sense_is_an_error(changed, message):
     assert "Own" not in registry.TASKS
 
 
-@pytest.mark.usefixtures("own_tasks")
-def test_a_task_is_found_in_the_module_that_registers_it(tmp_path, monkeypatch):
-    (tmp_path / "brings_a_task.py").write_text(
+@pytest.fixture
+def task_module(tmp_path, monkeypatch):
+    """The name of a module that registers a task, not yet imported."""
+    (tmp_path / "plugged_tasks.py").write_text(
         "import ccpo\nfrom ccpo.envs.analytic import StaticBudget\n"
-        "ccpo.register_task('Brought', StaticBudget, behaviour_thresholds=(20,), threshold_range=(10, 30),"
+        "ccpo.register_task('Plugged', StaticBudget, behaviour_thresholds=(20,), threshold_range=(10, 30),"
         " episode_length=100)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="unknown task 'Brought'"):
-        find_task("Brought")
-    assert resolve("brings_a_task:Brought").name == "Brought"
-    assert find_task("brings_a_task:brought") is find_task("Brought")
-
-
-class Plugin:
-    value = "a_plugin"
-
-    def __init__(self, load):
-        self.load = load
+    monkeypatch.delitem(sys.modules, "plugged_tasks", raising=False)
+    registry._load_plugins.cache_clear()
+    yield "plugged_tasks"
+    registry._load_plugins.cache_clear()
 
 
 @pytest.mark.usefixtures("own_tasks")
-def test_tasks_of_installed_packages_are_found_and_listed(monkeypatch):
-    registry._load_plugins.cache_clear()
-    plugin = Plugin(lambda: register_task("Plugged", StaticBudget, **OWN))
-    monkeypatch.setattr(registry, "entry_points", lambda group: [plugin] if group == "ccpo.tasks" else [])
+def test_a_task_is_found_in_the_module_that_registers_it(task_module):
+    with pytest.raises(ConfigError, match="unknown task 'Plugged'"):
+        find_task("Plugged")
+    assert resolve(f"{task_module}:Plugged").name == "Plugged"
+    assert find_task(f"{task_module}:plugged") is find_task("Plugged")
+
+
+@pytest.mark.usefixtures("own_tasks")
+@pytest.mark.parametrize("named_in", ["variable", "package"])
+def test_tasks_of_other_modules_are_found_and_listed(task_module, monkeypatch, named_in):
+    if named_in == "variable":
+        monkeypatch.setenv("CCPO_TASKS", f" {task_module},")
+    else:
+        plugin = EntryPoint("mine", task_module, "ccpo.tasks")
+        monkeypatch.setattr(registry, "entry_points", lambda group: [plugin] if group == "ccpo.tasks" else [])
     assert find_task("plugged").name == "Plugged"
     assert "Plugged" in list_tasks()
-    registry._load_plugins.cache_clear()
-    plugin.load = lambda: 1 / 0
-    with pytest.raises(EnvError, match=r"the tasks of 'a_plugin' cannot be loaded: .*; correct or remove the package"):
+    assert resolve("Plugged").spec.episode_length == 100
+
+
+@pytest.mark.usefixtures("own_tasks")
+def test_a_module_of_tasks_that_fails_is_an_error(task_module, monkeypatch):
+    monkeypatch.setenv("CCPO_TASKS", f"{task_module},no_such_tasks")
+    with pytest.raises(
+        EnvError, match=r"the tasks of 'no_such_tasks' cannot be loaded: No module .*; correct it, or rem"
+    ):
         list_tasks()
-    registry._load_plugins.cache_clear()
 
 
 def test_another_version_of_an_id_is_asked_of_another_gymnasium():

@@ -1,15 +1,16 @@
 """Where environments come from: the tasks known by name, any Gymnasium id, an environment, a factory.
 
-A family of environments is a module that exports its `TASKS`. Tasks of a user's own come from `register_task`, or from
-a package that names the module which registers them as an entry point of the group `ccpo.tasks`.
+A family of environments is a module that exports its `TASKS`. Tasks of a user's own come from `register_task`; the
+modules that call it are found by `module:Name`, in the variable `CCPO_TASKS`, and as entry points `ccpo.tasks`.
 """
 
 import importlib
 import inspect
+import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, cached_property, partial
@@ -49,8 +50,8 @@ def register_task(
 
     `make` returns a fresh environment. `scene` says how it is drawn (`ccpo.Scene`), `steps` for how long it is trained,
     `max_step_cost` what a step costs at most. With several `costs`, each threshold is a tuple with a number for each.
-    The registration lasts as long as the process: put it into a module that is imported where the name is used, as
-    `--task my_module:MyTask` does.
+    The registration lasts as long as the process: put it into a module, and name that in `--task my_module:MyTask`, in
+    the variable `CCPO_TASKS` (several with commas), or as an entry point of the group `ccpo.tasks` of its package.
 
     >>> from ccpo.envs.analytic import StaticBudget
     >>> task = register_task(
@@ -145,7 +146,7 @@ def find_task(name: str) -> Task:
     """
     task = _lookup(name)
     if task is None:
-        raise ConfigError(f"unknown task '{name}'; {did_you_mean(name, TASKS)}")
+        raise ConfigError(f"unknown task '{name}'; {_suggest(name, TASKS)}")
     return task
 
 
@@ -173,16 +174,18 @@ def _import_for(name: str, module: str) -> None:
 
 @cache
 def _load_plugins() -> bool:
-    """Import what installed packages name as modules of tasks; says whether there is any."""
-    found = entry_points(group="ccpo.tasks")
-    for plugin in found:
+    """Import the modules of tasks that `CCPO_TASKS` and installed packages name; says whether there is any."""
+    modules = [name.strip() for name in os.environ.get("CCPO_TASKS", "").split(",") if name.strip()]
+    modules += [plugin.module for plugin in entry_points(group="ccpo.tasks")]
+    for module in modules:
         try:
-            plugin.load()
+            importlib.import_module(module)
         except Exception as error:  # a foreign module may fail in any way
             raise EnvError(
-                f"the tasks of '{plugin.value}' cannot be loaded: {error}; correct or remove the package"
+                f"the tasks of '{module}' cannot be loaded: {error}; correct it, or remove it from CCPO_TASKS or from "
+                "its package's entry points"
             ) from error
-    return bool(found)
+    return bool(modules)
 
 
 def _fold(name: str) -> str:
@@ -312,9 +315,13 @@ def _find_gymnasium_spec(name: str) -> GymnasiumSpec:
             f"'{name}' is not in Gymnasium {gymnasium.__version__}, which has {', '.join(others)}; "
             f"{mujoco.HOW_TO_UPDATE}"
         )
-    names = [*TASKS, *gymnasium.registry]
-    hint = did_you_mean(gymnasium_id, names if get_close_matches(gymnasium_id, names) else TASKS)
+    hint = _suggest(gymnasium_id, [*TASKS, *gymnasium.registry])
     raise ConfigError(f"'{name}' is neither a task nor a registered Gymnasium id; {hint}")
+
+
+def _suggest(name: str, names: Collection[str]) -> str:
+    """The closest name, else the tasks without their variants."""
+    return did_you_mean(name, names if get_close_matches(name, names) else [task for task in TASKS if "-" not in task])
 
 
 def _make_gymnasium(spec: GymnasiumSpec) -> gymnasium.Env:
