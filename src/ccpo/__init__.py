@@ -26,6 +26,8 @@ _HOMES = {
     "summarise": "ccpo.metrics",
     "make": "ccpo.envs.registry",
     "list_tasks": "ccpo.envs.registry",
+    "register_task": "ccpo.envs.registry",
+    "Scene": "ccpo.envs.tasks",
     "CCPOError": "ccpo.errors",
     "ConfigError": "ccpo.errors",
     "EnvError": "ccpo.errors",

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ccpo.config import hint
+from ccpo.config import hint, load_preset
 from ccpo.envs import importing
 from ccpo.envs.importing import Source
-from ccpo.envs.registry import EnvFactory, resolve
+from ccpo.envs.registry import EnvFactory, lookup, resolve
+from ccpo.envs.tasks import Task
 from ccpo.errors import CCPOError, ConfigError, EnvError, RunError, ThresholdError, ThresholdWarning, did_you_mean
 from ccpo.late import above
 from ccpo.metrics import EpisodeTable
@@ -291,10 +292,10 @@ def _imported(source: Source, what: str, remedy: str) -> Any:
             f"give it: {remedy}. What is a class or a function in a file is found by itself"
         )
     try:
-        if not importing.looks_own(source.path):  # module:Id-v0
-            importing.import_module(source.path.rpartition(":")[0], needed_for=source.path, folder=source.folder)
+        importing.import_module(source.path.rpartition(":")[0], needed_for=source.path, folder=source.folder)
+        if not importing.looks_own(source.path) or lookup(source.path):  # module:Id-v0, or a task of the module's
             return source.path
-        found = importing.find(source.path, folder=source.folder)
+        found = importing.find(source.path)
     except CCPOError as error:
         raise EnvError(f"{what}, but {error}; or give it: {remedy}") from error
     if found is None:
@@ -347,9 +348,20 @@ def results_folder(path: str | Path) -> Path:
 
 
 def task_settings(factory: EnvFactory) -> dict[str, Any]:
-    if factory.task is None:
+    task = factory.task
+    if task is None or (len(task.costs) > 1 and factory.cost_fn is not None):
         return {}
-    return {
-        "behaviour_thresholds": factory.task.behaviour_thresholds,
-        "threshold_range": factory.task.threshold_range,
-    }
+    if len(task.costs) > 1:
+        raise ConfigError(
+            f"'{task.name}' has {len(task.costs)} costs ({', '.join(task.costs)}), and training takes one; "
+            "give a cost_fn that makes one of them, and thresholds for it"
+        )
+    return {"behaviour_thresholds": task.behaviour_thresholds, "threshold_range": task.threshold_range}
+
+
+def preset_values(task: Task | None, algorithm: str, preset: str) -> dict[str, Any]:
+    """What the preset says; only a registered task has values of its own, whatever others are called."""
+    if task is None:
+        return load_preset(algorithm, preset)
+    own = {"steps": task.steps} if task.steps else {}
+    return load_preset(algorithm, preset, task.preset or task.name, own=own)

@@ -141,18 +141,21 @@ def as_dict(*configs: Any) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in merged.items()}
 
 
-def load_preset(algorithm: str, preset: str, task: str) -> dict[str, Any]:
-    """The preset's values for a task: what it extends, then its `all` table, then the task's own if there is one.
+def load_preset(algorithm: str, preset: str, task: str = "", *, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The preset's values for a task: what it extends, then its `all` table, then the task's if it is a registered one.
 
-    A variant of a task, `Task-…`, has the values of the task.
+    What the task says of itself (`own`) has the place of its table in a preset that extends nothing.
     """
     path = resources.files("ccpo") / "presets" / f"{algorithm}.toml"
     tables = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if preset not in tables:
         raise ConfigError(f"unknown preset '{preset}' of {algorithm}; {did_you_mean(preset, tables)}")
     table = tables[preset]
-    base = load_preset(algorithm, table["extends"], task) if "extends" in table else {}
-    return {**base, **table.get("all", {}), **table.get(task.partition("-")[0], {})}
+    if "extends" in table:
+        base, own = load_preset(algorithm, table["extends"], task, own=own), None
+    else:
+        base = {}
+    return {**base, **table.get("all", {}), **(own or {}), **table.get(task, {})}
 
 
 def load_file(path: str) -> dict[str, Any]:

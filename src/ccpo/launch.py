@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ccpo import config as configs
-from ccpo.agent import Agent, find_factory, task_settings
+from ccpo.agent import Agent, find_factory, preset_values, task_settings
 from ccpo.algorithms import check_algorithm
 from ccpo.display import Planned, TrainingDisplay
 from ccpo.envs.importing import refuse_while_importing
@@ -32,7 +32,7 @@ def train(
     folder: str | Path | None = None,
     cost_fn: Callable | str | None = None,
     episode_length: int | None = None,
-    early_end: str = "failure",
+    early_end: str | None = None,
     settings_file: str | None = None,
     progress: bool = True,
     display: Watch | None = None,
@@ -44,8 +44,8 @@ def train(
     `file.py:Class`); `settings` are those of the loop (`steps`, `seed`, `behaviour_thresholds`, `threshold_range`, …)
     and of the algorithm; `ccpo list settings` shows them all. The run has a folder of its own below `out`, or is
     written into `folder`. `early_end` says what it means that an episode ends before its time: a "failure", which must
-    not be a way to save cost, or a "success". What happens is shown, unless `progress` is false; `display` is told
-    instead if it is given.
+    not be a way to save cost, or a "success"; unless it is given, a task has its own and others a failure.
+    What happens is shown, unless `progress` is false; `display` is told instead if it is given.
     """
     refuse_while_importing("ccpo.train")
     factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
@@ -63,7 +63,7 @@ def train_seeds(
     out: str | Path = "runs",
     cost_fn: Callable | str | None = None,
     episode_length: int | None = None,
-    early_end: str = "failure",
+    early_end: str | None = None,
     settings_file: str | None = None,
     progress: bool = True,
     display: Watch | None = None,
@@ -181,7 +181,7 @@ class _Plan(NamedTuple):
 def _plan(factory: EnvFactory, algorithm: str, preset: str, settings_file: str | None = None) -> _Plan:
     check_algorithm(algorithm)
     file_settings = configs.load_file(settings_file) if settings_file else {}
-    layers = (task_settings(factory), configs.load_preset(algorithm, preset, factory.name), file_settings)
+    layers = (task_settings(factory), preset_values(factory.task, algorithm, preset), file_settings)
     identity = {
         "task": factory.name,
         "algorithm": algorithm,

@@ -55,7 +55,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    names = ("ccpo", "jax", "jaxlib", "numpy", "optax", "gymnasium", "bullet-safety-gym", "pybullet")
+    names = ("ccpo", "jax", "jaxlib", "numpy", "optax", "gymnasium", "bullet-safety-gym", "pybullet", "mujoco")
     found = {"python": platform.python_version()}
     for name in names:
         try:

@@ -116,7 +116,7 @@ def test_the_list_of_tasks_fits_and_variants_are_shown_on_request(width, capsys,
         assert main(["list", "tasks", *more]) == 0
         shown.append(capsys.readouterr().out)
         assert max(map(len, shown[-1].splitlines())) <= max(width, 80)
-    assert len(shown[0].splitlines()) < 45
+    assert len(shown[0].splitlines()) < 50
     assert "StaticBudget-T20" not in shown[0]
     assert "StaticBudget-T20" in shown[1]
 

@@ -16,7 +16,7 @@ from ccpo.deploy.confidence import mean_upper_bound
 from ccpo.envs.registry import make, resolve
 from ccpo.errors import ConfigError, ThresholdError
 from ccpo.runtime import Policy
-from deploy.policies import HAS_BULLET
+from extras import HAS_BULLET
 
 REQUESTS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0]
 

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccpo.deploy.session import MAX_MESSAGE, Session, describe, parse_command
-from ccpo.deploy.watching import optimal_actor, trained_actor
+from ccpo.deploy.watching import LiveEpisode, optimal_actor, trained_actor
 from ccpo.errors import FormatError
 from deploy.policies import save_random_policy
 from deploy.toy import closed_agent, closed_cost
+from extras import NEEDS_MUJOCO
 
 
 @pytest.fixture
@@ -207,3 +208,23 @@ def test_the_welcome_is_plain_json(session):
     assert [actor["task"] for actor in welcome["actors"]] == ["StaticBudget", "DriftBudget", "StaticBudget"]
     assert [actor["closed_loop"] for actor in welcome["actors"]] == [False, False, True]
     assert welcome["scenes"]["DriftBudget"]["kind"] == "timeline"
+    assert welcome["scenes"]["DriftBudget"]["episode_length"] == 100
+
+
+@NEEDS_MUJOCO
+def test_bodies_are_those_of_the_moment_that_was_drawn_last(tmp_path):
+    actor = trained_actor(save_random_policy(tmp_path, "SwimmerVelocity"))
+    session, alone = Session([actor]), LiveEpisode(actor, seed=0)
+
+    def rounded():
+        return [[round(value, 3) for value in body] for body in alone.bodies]
+
+    start = open_sides(session)
+    assert start["bodies"] == [rounded()]
+    ask(session, "speed", value=4)
+    [side] = session.advance()["sides"]
+    for _ in side["moments"]:
+        alone.step(side["threshold"])
+    assert len(side["moments"]) == 4
+    assert side["bodies"] == rounded() != start["bodies"][0]
+    session.close(), alone.close()

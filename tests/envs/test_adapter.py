@@ -260,6 +260,62 @@ def test_what_an_early_end_means_is_a_failure_or_a_success():
         adapt(early_end="disaster")
 
 
+NAMES = ("speed", "edge")
+
+
+def test_several_costs_are_in_the_order_of_their_names():
+    env = adapt(Fake(cost={"edge": 2, "speed": np.float64(0.25)}), costs=NAMES)
+    assert env.spec.costs == NAMES
+    obs, reward, cost, *ends = half(env)
+    assert (cost.dtype, cost.tolist()) == (np.float32, [0.25, 2.0])
+    assert (obs.tolist(), reward, ends) == ([1.0] * 3, 0.5, [False, False])
+    six = adapt(Fake(form="six", cost={"speed": 1.0, "edge": 0.0}), costs=NAMES)
+    assert half(six)[2].tolist() == [1.0, 0.0]
+    by_function = adapt(Fake(form="none"), costs=NAMES, cost_fn=lambda *_: {"edge": 3.0, "speed": 4.0})
+    assert half(by_function)[2].tolist() == [4.0, 3.0]
+
+
+def test_several_costs_may_stand_beside_one():
+    class Both(Fake):
+        def step(self, action):
+            *outcome, info = super().step(action)
+            return *outcome, {**info, "costs": {"speed": 1.0, "edge": 2.0}}
+
+    assert half(adapt(Both(), costs=NAMES))[2].tolist() == [1.0, 2.0]
+    assert half(adapt(Both()))[2] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("cost", "names", "error", "message"),
+    [
+        (
+            {"speed": 1.0},
+            NAMES,
+            EnvError,
+            "Fake: the cost at step 1 of episode 1 has the names speed; every step must na",
+        ),
+        ({"speed": 1.0, "egde": 1.0}, NAMES, EnvError, "has the names speed, egde; every step must name speed, edge"),
+        (1.0, NAMES, EnvError, r"has no names: 1.0; every step must name speed, edge"),
+        (
+            {"speed": 1.0, "edge": np.nan},
+            NAMES,
+            NumericalError,
+            "cost 'edge' is nan at step 1 of episode 1; values must",
+        ),
+        ({"speed": -1.0, "edge": 0.0}, NAMES, EnvError, "cost 'speed' -1 at step 1 of episode 1 is negative"),
+        (
+            {"speed": 1.0, "edge": 1.0},
+            ("cost",),
+            EnvError,
+            "has the names speed, edge, and one number is expected; name",
+        ),
+    ],
+)
+def test_costs_whose_names_or_values_are_wrong_are_errors(cost, names, error, message):
+    with pytest.raises(error, match=message):
+        half(adapt(Fake(cost=cost), costs=names))
+
+
 def test_seeds_are_passed_on_and_close_reaches_the_environment():
     env = adapt()
     env.reset(seed=5)

@@ -1,6 +1,7 @@
 """Show what there is: tasks, algorithms, or the settings of an algorithm."""
 
 import argparse
+from typing import Any
 
 EXAMPLES = """\
   ccpo list tasks
@@ -48,17 +49,18 @@ Listed = list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]
 
 def _tasks(options: argparse.Namespace) -> Listed:
     """A table for each family; thresholds that all of it share stand in its title."""
-    from ccpo.envs.registry import TASKS
+    from ccpo.envs.registry import find_task, is_ours, list_tasks
 
-    shown = [task for task in TASKS.values() if options.all or "-" not in task.name]
+    families: dict[str, list[Any]] = {}
+    for task in map(find_task, list_tasks()):
+        if options.all or "-" not in task.name or not is_ours(task):
+            families.setdefault(_family(task), []).append(task)
     tables = []
-    for extra in dict.fromkeys(task.extra for task in shown):
-        family = [task for task in shown if task.extra == extra]
+    for title, family in families.items():
         limits = [
-            (", ".join(f"{t:g}" for t in task.behaviour_thresholds), "{:g} to {:g}".format(*task.threshold_range))
+            (", ".join(map(_threshold, task.behaviour_thresholds)), " to ".join(map(_threshold, task.threshold_range)))
             for task in family
         ]
-        title = f"{extra}: pip install 'ccpo[{extra}]'" if extra else "analytic, no simulator"
         headers, shared = ("task", "steps", "what it is"), len(set(limits)) == 1
         if shared:
             title = f"{title} · trained under {limits[0][0]} · range {limits[0][1]}"
@@ -74,6 +76,22 @@ def _tasks(options: argparse.Namespace) -> Listed:
         ]
         tables.append((title, headers, rows))
     return tables
+
+
+def _family(task: Any) -> str:
+    """The title of its table."""
+    from ccpo.envs.registry import is_ours
+
+    if not is_ours(task):
+        title = "registered by other modules"
+    else:
+        title = f"{task.extra}: pip install 'ccpo[{task.extra}]'" if task.extra else "analytic, no simulator"
+    return title if len(task.costs) == 1 else f"{title} · {len(task.costs)} costs"
+
+
+def _threshold(value: Any) -> str:
+    """A number, or one for each of several costs."""
+    return "(" + ", ".join(f"{part:g}" for part in value) + ")" if isinstance(value, tuple) else f"{value:g}"
 
 
 def _algorithms(_: argparse.Namespace) -> Listed:

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--behaviour-thresholds", metavar="LIST", help="check these, instead of recommending some")
     parser.add_argument("--threshold-range", metavar="LOW,HIGH", help="check this range")
     parser.add_argument("--episode-length", type=int, help="for an environment that has no limit of its own")
-    parser.add_argument("--early-end", choices=EARLY_ENDS, default="failure", help="(default: failure)")
+    parser.add_argument(
+        "--early-end", choices=EARLY_ENDS, help="what an end before its time is (default: the task's own, else failure)"
+    )
     parser.add_argument("--no-timing", action="store_true", help="do not measure how long training takes")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for probe-NAME.* (default: this one)")
 

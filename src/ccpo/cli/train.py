@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--early-end",
         choices=EARLY_ENDS,
-        help="what an end before the episode's time means; a failure is no way to save cost (default: failure)",
+        help="what an end before the episode's time means; a failure is no way to save cost "
+        "(default: the task's own, else failure)",
     )
     parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
     parser.add_argument(

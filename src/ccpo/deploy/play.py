@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 
 from ccpo.agent import POLICY_FILE
 from ccpo.deploy.session import MAX_MESSAGE, STEPS_PER_SECOND, Session, describe, parse_command
-from ccpo.deploy.watching import Actor, check_same_task, is_analytic, optimal_actor, scene_of, trained_actor
-from ccpo.envs.analytic import ANALYTIC_ENVS
+from ccpo.deploy.watching import Actor, check_same_task, optimal_actor, optimal_actors, scene_of, trained_actor
 from ccpo.errors import CCPOError, ConfigError, FormatError, RunError, require
 
 PAGE = Path(__file__).with_name("page")
@@ -56,8 +55,9 @@ def find_actors(
         actors = [trained_actor(path, env=env, cost_fn=cost_fn) for path in (run, second) if path is not None]
         if len(actors) == 2:
             check_same_task(*actors)
-        if is_analytic(actors[0].task):
-            actors.append(optimal_actor(actors[0].task))
+        known = actors[0].factory.task
+        if known is not None and known.closed_form:
+            actors.append(optimal_actor(known.name))
         return actors
     if second is not None:
         raise ConfigError("--second was given without RUN; give two policies to compare them")
@@ -71,7 +71,7 @@ def find_actors(
         except CCPOError as error:
             reason = shorten(" ".join(str(error).replace(f"{path.parent}/", "").split()), LINE, placeholder=" …")
             print(f"ccpo: left out {path.parent.parent.name}/{path.parent.name}: {reason}", file=sys.stderr)
-    return actors + [optimal_actor(task) for task in ANALYTIC_ENVS]
+    return actors + optimal_actors()
 
 
 class Playground:

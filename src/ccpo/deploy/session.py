@@ -169,9 +169,14 @@ class Session:
         self._release()
         self._started, self._stepped, self._credit = wishes.start, wishes.steps, 0.0
         self._episodes = [LiveEpisode(actor, wishes.seed) for actor in wishes.actors]
-        places = [_rounded(episode.place) for episode in self._episodes]
-        actors = [self._actors.index(actor) for actor in wishes.actors]
-        return {"type": "start", "start": wishes.start, "seed": wishes.seed, "actors": actors, "places": places}
+        return {
+            "type": "start",
+            "start": wishes.start,
+            "seed": wishes.seed,
+            "actors": [self._actors.index(actor) for actor in wishes.actors],
+            "places": [_rounded(episode.place) for episode in self._episodes],
+            "bodies": [_drawn(episode) for episode in self._episodes],
+        }
 
     def _play(self, episode: LiveEpisode, threshold: float, steps: int) -> dict[str, Any]:
         moments = []
@@ -180,6 +185,7 @@ class Session:
         return {
             "threshold": threshold,
             "moments": moments,
+            "bodies": _drawn(episode),
             "reward": round(episode.reward, 3),
             "cost": round(episode.cost, 4),
             "length": episode.length,
@@ -197,7 +203,7 @@ def describe(actors: Sequence[Actor], *, compare: bool) -> dict[str, Any]:
         "type": "welcome",
         "compare": compare,
         "speeds": SPEEDS,
-        "scenes": {actor.task: asdict(scene_of(actor.factory)) for actor in actors},
+        "scenes": {actor.task: _scene(actor) for actor in actors},
         "actors": [
             {
                 "name": actor.name,
@@ -212,6 +218,10 @@ def describe(actors: Sequence[Actor], *, compare: bool) -> dict[str, Any]:
     }
 
 
+def _scene(actor: Actor) -> dict[str, Any]:
+    return asdict(scene_of(actor.factory)) | {"episode_length": actor.factory.spec.episode_length}
+
+
 def _check_threshold(actor: Actor, threshold: float) -> None:
     low, high = actor.threshold_range
     if not low <= threshold <= high:
@@ -220,6 +230,11 @@ def _check_threshold(actor: Actor, threshold: float) -> None:
 
 def _shown(moment: Moment) -> dict[str, Any]:
     return {"place": _rounded(moment.place), "action": _rounded(moment.action), "cost": round(moment.cost, 4)}
+
+
+def _drawn(episode: LiveEpisode) -> list[list[float]]:
+    """The bodies of the last moment: a page that shows several moments at once draws them only there."""
+    return [[round(value, 3) for value in body] for body in episode.bodies]
 
 
 def _rounded(values: Sequence[float]) -> list[float]:

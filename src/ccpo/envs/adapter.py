@@ -1,13 +1,14 @@
 """The one interface that the collector steps: any Gymnasium environment with a cost, made flat and checked.
 
 The cost is found where the environment puts it: a `cost_fn` given by the user, the third value of
-Safety-Gymnasium's 6-tuple, or `info["cost"]` of the usual 5-tuple.
+Safety-Gymnasium's 6-tuple, or `info["cost"]` of the usual 5-tuple. Several costs are a mapping of their names to
+numbers, there or in `info["costs"]`.
 """
 
 import copy
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -28,7 +29,7 @@ class CostEnv:
 
     Observations are float32[O]; actions are float32[A] in the policy's units [−1, 1], clipped and scaled to
     the box. The episode is cut at `spec.episode_length`; an episode ends either terminated or truncated,
-    never both.
+    never both. The cost is a float, or float32[M] in the order of the names if there are several.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class CostEnv:
         episode_length: int | None = None,
         cost_fn: CostFn | None = None,
         early_end: str = "failure",
+        costs: tuple[str, ...] = ("cost",),
     ):
         if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
             raise EnvError(f"{task}: a gymnasium.Env is needed, not {type(env).__name__}; return one from the factory")
@@ -52,7 +54,9 @@ class CostEnv:
             episode_length=_episode_length(env, task, episode_length),
             early_end=_checked_early_end(early_end, task),
             observation_layout=encode(layout_of(env.observation_space)),
+            costs=costs,
         )
+        self._has_several_costs = len(costs) > 1
         self._low, self._high = low.ravel(), high.ravel()
         self._scale, self._offset = 0.5 * (self._high - self._low), 0.5 * (self._high + self._low)
         self._is_unit_box = bool((self._low == -1.0).all() and (self._high == 1.0).all())
@@ -84,21 +88,23 @@ class CostEnv:
             self._raw_obs = _snapshot(outcome[0])
         return obs
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, float, bool, bool]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, Any, bool, bool]:
         """Take one step with an action in the policy's units."""
         boxed = self._boxed(action)
         outcome: Any = self.env.step(boxed)
         self._step += 1
         raw_obs, reward, cost, terminated, truncated = self._read(outcome, boxed)
-        obs, reward, cost = self._flatten(raw_obs), float(reward), float(cost)
+        if self._has_several_costs or isinstance(cost, Mapping):
+            cost = self._by_name(cost)
+            obs, reward, total = self._flatten(raw_obs), float(reward), 0.0
+        else:
+            obs, reward, cost = self._flatten(raw_obs), float(reward), float(cost)
+            total = cost
         # A sum of Python floats is finite if every term is, and far cheaper than a NumPy reduction.
-        if not math.isfinite(sum(obs.tolist(), reward + cost)):
-            self._check_finite(obs, reward, cost)
-        if cost < 0.0:
-            raise EnvError(
-                f"{self.spec.task}: cost {cost:g} at {self._where()} is negative; costs must be ≥ 0: "
-                "move what is good into the reward"
-            )
+        if not math.isfinite(sum(obs.tolist(), reward + total)):
+            self._check_finite(obs, reward, total)
+        if total < 0.0:
+            self._refuse_negative("cost", total)
         terminated = bool(terminated)
         truncated = not terminated and (bool(truncated) or self._step >= self.spec.episode_length)
         return obs, reward, cost, terminated, truncated
@@ -128,7 +134,7 @@ class CostEnv:
         """(obs, reward, cost, terminated, truncated) from whichever form the environment returned."""
         if len(outcome) == 5:
             obs, reward, terminated, truncated, info = outcome
-            cost = info.get("cost")
+            cost = info.get("costs") if self._has_several_costs and "costs" in info else info.get("cost")
         elif len(outcome) == 6:
             obs, reward, cost, terminated, truncated, info = outcome
         else:
@@ -145,6 +151,36 @@ class CostEnv:
                 "or give cost_fn=… (obs, action, reward, next_obs, info → cost)"
             )
         return obs, reward, cost, terminated, truncated
+
+    def _by_name(self, cost: Any) -> np.ndarray:
+        """Several costs in the order of their names: float32[M]."""
+        names = self.spec.costs
+        if len(names) == 1:
+            raise EnvError(
+                f"{self.spec.task}: the cost at {self._where()} has the names {', '.join(map(str, cost))}, and one "
+                "number is expected; name them in ccpo.register_task(…, costs=…), or give a cost_fn that makes one"
+            )
+        if not isinstance(cost, Mapping) or set(cost) != set(names):
+            given = f"the names {', '.join(map(str, cost))}" if isinstance(cost, Mapping) else f"no names: {cost!r}"
+            raise EnvError(
+                f"{self.spec.task}: the cost at {self._where()} has {given}; every step must name {', '.join(names)}"
+            )
+        values = [float(cost[name]) for name in names]
+        for name, value in zip(names, values, strict=True):
+            if not math.isfinite(value):
+                raise NumericalError(
+                    f"{self.spec.task}: cost '{name}' is {value} at {self._where()}; values must be finite: "
+                    "bound them in a wrapper"
+                )
+            if value < 0.0:
+                self._refuse_negative(f"cost '{name}'", value)
+        return np.array(values, np.float32)
+
+    def _refuse_negative(self, name: str, value: float) -> None:
+        raise EnvError(
+            f"{self.spec.task}: {name} {value:g} at {self._where()} is negative; costs must be ≥ 0: "
+            "move what is good into the reward"
+        )
 
     def _check_finite(self, obs: np.ndarray, reward: float, cost: float) -> None:
         for quantity, value in (("observation", obs), ("reward", reward), ("cost", cost)):

@@ -120,6 +120,15 @@ def source_of(thing: Any) -> Source:
     return Source(f"{module}:{name}", None if _is_installed(folder) else str(folder))
 
 
+def registered(name: str) -> Source:
+    """Where `module:Name` comes from if importing the module registers that name."""
+    module, _, own = name.rpartition(":")
+    if not module.endswith(".py"):
+        return Source(name, str(Path.cwd()))
+    file = Path(module).resolve()
+    return Source(f"{file.stem}:{own}", str(file.parent))
+
+
 def _is_found(holder: Any, name: str, thing: Any) -> bool:
     for part in name.split("."):
         holder = getattr(holder, part, None)

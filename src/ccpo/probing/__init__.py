@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ccpo import launch
+from ccpo.agent import task_settings
 from ccpo.envs.registry import resolve
 from ccpo.errors import ConfigError
 from ccpo.policy_file import write_atomically
@@ -127,7 +128,7 @@ def probe(
     *,
     cost_fn: Any = None,
     episode_length: int | None = None,
-    early_end: str = "failure",
+    early_end: str | None = None,
     behaviour_thresholds: Sequence[float] | None = None,
     threshold_range: Sequence[float] | None = None,
     episodes: int = 150,
@@ -143,6 +144,7 @@ def probe(
     if episodes < 30:
         raise ConfigError(f"episodes={episodes} must be at least 30; 150 is usual")
     factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
+    task_settings(factory)  # refuses a task of several costs
     spec, world = factory.spec, factory()
     began, tries = time.perf_counter(), []
     try:
@@ -166,7 +168,7 @@ def probe(
         same = {"cost_fn": cost_fn, "episode_length": episode_length, "early_end": early_end}
         pace = _pace(env, settings, spec, **same)
     named = {"env": env, "cost": cost_fn, "episode-length": episode_length and str(episode_length)}
-    named["early-end"] = None if early_end == "failure" else early_end
+    named["early-end"] = early_end
     given = {name: value for name, value in named.items() if isinstance(value, str)}
     return Probe(spec, tuple(tries), speed, pace, settings, warnings, given)
 

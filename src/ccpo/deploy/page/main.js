@@ -57,7 +57,7 @@ const handlers = {
     for (const [i, side] of state.sides.entries()) {
       const same = message.seed === state.shownSeed && side.places.length > 1;
       side.ghost = same ? side.places : null;
-      Object.assign(side, { places: [message.places[i]], actions: [], costs: [], limits: [], cost: 0, reward: 0, length: 0, ended: null, steady: true });
+      Object.assign(side, { places: [message.places[i]], bodies: message.bodies[i], actions: [], costs: [], limits: [], cost: 0, reward: 0, length: 0, ended: null, steady: true });
       side.started = side.threshold;
       side.view.querySelector(".verdict").hidden = true;
     }
@@ -91,7 +91,7 @@ function update(side, news) {
   }
   if (news.threshold !== side.started && news.moments.length) side.steady = false;
   const ended = news.ended && !side.ended;
-  Object.assign(side, { cost: news.cost, reward: news.reward, length: news.length, ended: news.ended });
+  Object.assign(side, { bodies: news.bodies, cost: news.cost, reward: news.reward, length: news.length, ended: news.ended });
   if (ended) conclude(side);
 }
 
@@ -125,7 +125,7 @@ function defaultActors() {
 function makeSides(chosen) {
   const old = state.sides;
   state.sides = chosen.map((actor, index) => {
-    const side = { index, actor, places: [], actions: [], costs: [], limits: [], episodes: [], cost: 0, reward: 0, length: 0 };
+    const side = { index, actor, places: [], bodies: [], actions: [], costs: [], limits: [], episodes: [], cost: 0, reward: 0, length: 0 };
     const { range, task } = state.welcome.actors[actor];
     const kept = old[index]?.actor === actor ? old[index] : null;
     const share = chosen.length > 1 ? [1 / 6, 5 / 6][index] : 0.5;
@@ -143,11 +143,14 @@ function makeSides(chosen) {
   $("sides").replaceChildren(...state.sides.map(makeView));
   $("sides").classList.toggle("alone", chosen.length === 1);
   const task = state.welcome.actors[chosen[0]].task;
-  $("task").textContent = task.replace(/(Circle|Run)$/, "-$1");
+  $("task").textContent = task.replace(/(Circle|Run|Velocity)\b/, "-$1");
   document.title = `${$("task").textContent} · ccpo playground`;
   $("legend-curve").hidden = !state.sides.some((side) => actorOf(side).curve.length);
   state.sides.forEach(showThreshold);
 }
+
+/** Wider than high, seen from above: the rest is drawn in a square. */
+const isWide = ({ kind, bounds }) => kind === "above" && bounds[0][1] - bounds[0][0] > 1.1 * (bounds[1][1] - bounds[1][0]);
 
 const actorOf = (side) => state.welcome.actors[side.actor];
 
@@ -167,7 +170,8 @@ function makeView(side) {
   side.view = view;
   view.style.setProperty("--own", `var(--side-${side.index})`);
   view.querySelector(".badge").textContent = letter;
-  view.querySelector(".stage").classList.add(side.scene.kind);
+  view.querySelector(".stage").classList.add(`seen-${side.scene.kind}`);
+  view.querySelector(".stage").classList.toggle("wide", isWide(side.scene));
   view.querySelector(".stage canvas").setAttribute("aria-label", `Side ${letter}, ${task}`);
   view.querySelector(".budget canvas").setAttribute("aria-label", `Side ${letter}, budget left over the steps`);
   view.querySelector(".sees").textContent = closed ? "" : "the policy does not see it";
