@@ -108,6 +108,7 @@ class Trainer:
             seed=self.loop.seed,
             steps=self.schedule.rollout,
             workers=self.loop.workers,
+            step_seconds=self.loop.step_seconds,
         )
         with workers as collector:
             began = time.perf_counter() - self.seconds
