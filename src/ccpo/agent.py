@@ -16,6 +16,7 @@ from ccpo.errors import ConfigError, RunError, ThresholdError, ThresholdWarning
 from ccpo.metrics import EpisodeTable
 from ccpo.runs import POLICY_FILE, Run
 from ccpo.runtime import Policy, PolicyEpisode
+from ccpo.types import LARGEST
 
 
 class Agent:
@@ -92,8 +93,8 @@ class Agent:
         from ccpo.evaluation import evaluate_episodes
 
         thresholds = [float(t) for t in thresholds]
-        if not thresholds or not all(np.isfinite(t) and t >= 0 for t in thresholds):
-            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0, at least one")
+        if not thresholds or not all(0 <= t <= LARGEST for t in thresholds):
+            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0 and at most {LARGEST:g}, at least one")
         if len(set(thresholds)) < len(thresholds):
             raise ThresholdError(f"thresholds={thresholds} must differ from each other")
         if episodes < 1:
@@ -225,11 +226,11 @@ def resume(
     It ends bit for bit as if it had never stopped.
     """
     run = Run.open(path)
-    settings = run.config()
+    settings = run.config(texts=("task", "algorithm", "preset"))
     task, algorithm = settings.pop("task"), settings.pop("algorithm")
     check_algorithm(algorithm)
     settings.pop("preset")
-    episode_length, early_end = settings.pop("episode_length"), settings.pop("early_end", "failure")
+    episode_length, early_end = settings.pop("episode_length", None), settings.pop("early_end", "failure")
     if settings.pop("cost_fn", False) and cost_fn is None:
         raise ConfigError(
             f"'{path}' was trained with a cost_fn, which its folder cannot hold; "

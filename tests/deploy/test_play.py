@@ -176,6 +176,9 @@ def test_a_port_in_use_is_one_line(capsys):
     assert capsys.readouterr().err.startswith(f"ccpo: cannot listen on 127.0.0.1 port {port}")
     with pytest.raises(ConfigError, match="--port 70000"):
         listen("127.0.0.1", 70000)
+    for name in ("a" * 300, "a\0b"):
+        with pytest.raises(RunError, match=r"cannot listen on .*; choose another --host or --port"):
+            listen(name, 0)
 
 
 def test_the_command_starts_quickly_without_jax_and_stops(tmp_path):

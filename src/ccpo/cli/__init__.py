@@ -2,11 +2,14 @@
 
 import argparse
 import importlib
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from ccpo.errors import CCPOError, ThresholdWarning
+from ccpo.errors import CCPOError, RunWarning, ThresholdWarning
 from ccpo.threads import use_one_thread
 
 COMMANDS = {
@@ -49,8 +52,29 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     """A warning of ours is for the person at the terminal; where in the code it arose is not."""
-    if issubclass(category, ThresholdWarning):
+    if issubclass(category, (ThresholdWarning, RunWarning)):
         print(f"ccpo: {message}", file=sys.stderr)
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which ends a command in as good an order as Ctrl-C does."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """In here, SIGTERM raises `_TerminatedError`."""
+
+    def terminate(*_: object) -> None:
+        raise _TerminatedError
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,8 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        with warnings.catch_warnings():
+        with _terminable(), warnings.catch_warnings():
             warnings.simplefilter("always", ThresholdWarning)
+            warnings.simplefilter("always", RunWarning)
             warnings.showwarning = _show_warning
             options.call(options)
     except CCPOError as error:
@@ -79,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("\nccpo: stopped; a run continues with: ccpo train --resume RUN, a study as it began", file=sys.stderr)
-        return 130
+        return 128 + (signal.SIGTERM if isinstance(stop, _TerminatedError) else signal.SIGINT)
     return 0

@@ -35,7 +35,7 @@ def call(options: argparse.Namespace) -> None:
     check_animation(options.animate)
     actor = trained_actor(options.run)
     low, high = actor.threshold_range
-    thresholds = parse_thresholds(options.thresholds) if options.thresholds else [low, 0.5 * (low + high), high]
+    thresholds = [low, 0.5 * (low + high), high] if options.thresholds is None else parse_thresholds(options.thresholds)
     stem = (options.out or results_folder(options.run)) / "paths"
     recordings = record_all(actor, thresholds, options.seed)
     for recording in recordings:

@@ -72,12 +72,12 @@ def call(options: argparse.Namespace) -> None:
     mirrors = open_mirrors(tensorboard=options.tensorboard, wandb=options.wandb)
     with TrainingDisplay(mirrors=mirrors) as display:
         if options.resume:
-            if settings or options.seeds:
+            if settings or options.seeds is not None:
                 raise ConfigError(
                     "--resume takes no settings: a run continues as it was configured; start a new one for others"
                 )
             trained = [agent.resume(options.resume, options.task, display=display)]
-        elif options.seeds:
+        elif options.seeds is not None:
             seeds = parse_seeds(options.seeds)
             if "seed" in chosen:
                 raise ConfigError(f"--seeds {options.seeds} and --set seed={chosen['seed']}; give one of them")

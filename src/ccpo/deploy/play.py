@@ -282,7 +282,6 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
-        raise RunError(
-            f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
-        ) from None
+    except (OSError, ValueError) as error:  # a name too long to look up is a ValueError
+        reason = getattr(error, "strerror", None) or "it is no host name"
+        raise RunError(f"cannot listen on {host:.80} port {port} ({reason}); choose another --host or --port") from None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ccpo.deploy.confidence import LARGEST_STAKE, binomial_tail, mean_upper_bound, probability_upper_bound
+from ccpo.confidence import LARGEST_STAKE, binomial_tail, mean_upper_bound, probability_upper_bound
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 20), (3, 20), (19, 20), (20, 20), (0, 1), (60, 200), (199, 1000)])
