@@ -94,7 +94,7 @@ class Agent:
 
         thresholds = [float(t) for t in thresholds]
         if not thresholds or not all(0 <= t <= LARGEST for t in thresholds):
-            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0 and at most {LARGEST:g}, at least one")
+            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0, up to {LARGEST:g}, at least one")
         if len(set(thresholds)) < len(thresholds):
             raise ThresholdError(f"thresholds={thresholds} must differ from each other")
         if episodes < 1:
