@@ -8,7 +8,7 @@ EXTRAS := bullet,plot,tb,onnx,play,dev
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-long check bench clean
+.PHONY: demo test test-long check bench torture soak clean
 
 demo: $(STAMP)  ## train an agent, evaluate it at all thresholds, print the table and the picture's place
 	$(BIN)/ccpo train --task BallCircle --preset demo --evaluate
@@ -27,6 +27,12 @@ check: $(STAMP)  ## format, lint, types, tests
 
 bench: $(STAMP)  ## speed, as ratios in one run of at most 20 minutes; make bench BENCH="--only env,update"
 	$(BIN)/python -m benchmarks $(BENCH)
+
+torture: $(STAMP)  ## faults and hostile files, 30 minutes at most; longer: make torture TORTURE="--minutes 240"
+	$(BIN)/python -m torture $(TORTURE)
+
+soak: $(STAMP)  ## memory, files and threads over many short runs and many pages; make soak SOAK="--minutes 240"
+	$(BIN)/python -m torture.soak $(SOAK)
 
 $(STAMP): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) was not found; install it or give another: make PYTHON=python3 $(MAKECMDGOALS)"; exit 1; }

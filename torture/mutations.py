@@ -12,6 +12,7 @@ import time
 import tomllib
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,7 +79,7 @@ def mutate_document(rng: np.random.Generator, document: Any) -> Any:
                 break
             node = node[key]
         if key is None or not isinstance(node, dict | list):
-            return ODD[int(rng.integers(len(ODD)))]
+            return _odd(rng)
         match rng.integers(5):
             case 0:
                 del node[key]
@@ -89,8 +90,12 @@ def mutate_document(rng: np.random.Generator, document: Any) -> Any:
             case 3 if is_number(node[key]):
                 node[key] = node[key] * float(rng.choice([-1, 0, 1e3, 1e9, 1e300]))
             case _:
-                node[key] = ODD[int(rng.integers(len(ODD)))]
+                node[key] = _odd(rng)
     return copy
+
+
+def _odd(rng: np.random.Generator) -> Any:
+    return deepcopy(ODD[int(rng.integers(len(ODD)))])
 
 
 def attack(kind: Kind, *, count: int, seed: int) -> Outcome:
@@ -131,6 +136,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
         "monitor": _monitor(folder),
         "settings (TOML)": _settings(),
         "eval.csv": _evaluation(),
+        "message to the page": _message(),
     }
 
 
@@ -297,3 +303,17 @@ def _evaluation() -> Kind:
         summarise(table, (10.0,))
 
     return Kind(text.getvalue().encode(), read)
+
+
+def _message() -> Kind:
+    from ccpo.deploy.session import Session, parse_command
+    from ccpo.deploy.watching import optimal_actor
+
+    session = Session([optimal_actor("StaticBudget")])
+    good = {"type": "open", "actors": [0], "thresholds": [25.0], "seed": 1}
+
+    def read(path: Path) -> None:
+        session.handle(parse_command(path.read_text(encoding="utf-8", errors="surrogateescape")))
+        session.advance()
+
+    return Kind(json.dumps(good).encode(), read, _plain)

@@ -111,6 +111,16 @@ def test_a_page_that_sends_garbage_is_told_then_closed(server, garbage):
         open_session(socket)
 
 
+def test_a_page_that_floods_is_closed(server):
+    with server.connect() as socket:
+        open_session(socket)
+        for _ in range(play.MAX_MESSAGES_A_SECOND + 1):
+            socket.send('{"type": "pause", "paused": false}')
+        assert receive_until_closed(socket)[1] == play.REFUSED
+    with server.connect() as socket:
+        open_session(socket)
+
+
 def test_a_huge_message_closes_only_its_page(server):
     with server.connect() as socket:
         open_session(socket)

@@ -1,6 +1,9 @@
 """The playground's protocol: what a page may ask for, and what it gets."""
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 from ccpo.deploy.session import MAX_MESSAGE, Session, describe, parse_command
 from ccpo.deploy.watching import optimal_actor, trained_actor
 from ccpo.errors import FormatError
-from deploy.policies import save_random_policy
+from deploy.policies import NEEDS_BULLET, save_random_policy
 from deploy.toy import closed_agent, closed_cost
 
 
@@ -207,3 +210,30 @@ def test_the_welcome_is_plain_json(session):
     assert [actor["task"] for actor in welcome["actors"]] == ["StaticBudget", "DriftBudget", "StaticBudget"]
     assert [actor["closed_loop"] for actor in welcome["actors"]] == [False, False, True]
     assert welcome["scenes"]["DriftBudget"]["kind"] == "timeline"
+
+
+@NEEDS_BULLET
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and needs glibc")
+def test_closed_sessions_give_their_memory_back():
+    """A Bullet world takes some 35 MB, which glibc would keep."""
+
+    def megabytes() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    actor = trained_actor("pretrained/BallCircle")
+
+    def watch() -> float:
+        sessions = [Session([actor]) for _ in range(5)]
+        for session in sessions:
+            open_sides(session)
+            session.advance()
+        most = megabytes()
+        for session in sessions:
+            session.close()
+        return most
+
+    watch()
+    before = megabytes()
+    most = watch()
+    assert most - before > 100
+    assert megabytes() - before < 20

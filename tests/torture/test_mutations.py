@@ -10,7 +10,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from torture.mutations import attack, kinds, mutate_bytes, mutate_document
 
-NAMES = ("policy file", "checkpoint", "config.json", "progress.jsonl", "monitor", "settings (TOML)", "eval.csv")
+NAMES = (
+    "policy file",
+    "checkpoint",
+    "config.json",
+    "progress.jsonl",
+    "monitor",
+    "settings (TOML)",
+    "eval.csv",
+    "message to the page",
+)
 
 
 @pytest.fixture(scope="module")

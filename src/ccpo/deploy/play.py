@@ -34,6 +34,8 @@ HEADERS = {
 }
 MAX_SESSIONS = 16
 MAX_BAD_MESSAGES = 20
+MAX_MESSAGES_A_SECOND = 300
+"""Ten times what a page says that confirms every frame and drags both dials."""
 MAX_AHEAD = 6
 """Messages that the page has not yet drawn."""
 MAX_LATE = 4
@@ -171,9 +173,15 @@ class Connection:
 
     async def _listen(self) -> tuple[int, str]:
         """Handle commands until the page leaves or sends too much that is none."""
-        bad = 0
+        bad, loop = 0, asyncio.get_running_loop()
+        began, count = loop.time(), 0
         while bad < MAX_BAD_MESSAGES:
             received = await self.websocket.receive()
+            if loop.time() - began > 1.0:
+                began, count = loop.time(), 0
+            count += 1
+            if count > MAX_MESSAGES_A_SECOND:
+                return REFUSED, f"more than {MAX_MESSAGES_A_SECOND} messages a second"
             if received["type"] == "websocket.disconnect":
                 return 0, ""
             try:
