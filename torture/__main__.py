@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +85,11 @@ def table(lines: list[Line]) -> str:
 def write(lines: list[Line], *, command: str, out: Path, page: Path) -> None:
     """The table between its marks on the page, and all of it with its origin as JSON."""
     origin = manifest()
-    content = {"command": command, "manifest": origin, "lines": [asdict(line) for line in lines]}
+    content = {
+        "command": command,
+        "manifest": origin,
+        "lines": [{**vars(line), "happened": dict(line.happened)} for line in lines],
+    }
     out.mkdir(parents=True, exist_ok=True)
     (out / "torture.json").write_text(json.dumps(content, indent=2) + "\n")
     text = page.read_text(encoding="utf-8")
