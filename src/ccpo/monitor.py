@@ -41,6 +41,8 @@ BASELINE = 100
 GRID = np.linspace(0.0, 1.0, 129) ** 2
 """Means that the intervals are made of: fine where costs are small."""
 FRACTIONS = LARGEST_STAKE * 0.5 ** np.arange(8)
+ROUNDING = 1e-9
+"""By which sums of costs may exceed what they are equal to."""
 CEILING = 1e200
 """Capital beyond which counting on would overflow."""
 _STARTS_SUM = 2.1097428012368919745
@@ -204,7 +206,7 @@ class Monitor:
         raised = self._judge(None, self._pooled, self._pooled.add(growth, begun), 1.0)
         if watch:
             order = 6.0 / (math.pi * (1 + list(self._watches).index(threshold))) ** 2
-            watch.add((share, float(cost > threshold)), 1.0 - self.confidence)
+            watch.add((share, float(cost > threshold * (1.0 + ROUNDING))), 1.0 - self.confidence)
             raised += self._judge(threshold, watch.bets, watch.bets.add(growth, begun), order)
             if watch.bets.count == self.baseline:
                 watch.reference = watch.high(_COST, (1.0 - self.confidence) / 4.0 * order)

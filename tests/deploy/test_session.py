@@ -212,6 +212,28 @@ def test_the_welcome_is_plain_json(session):
     assert welcome["scenes"]["DriftBudget"]["kind"] == "timeline"
 
 
+def test_episodes_that_keep_their_threshold_are_monitored(session):
+    """The optimum costs exactly its threshold: nothing is ever refuted, and no episode is beyond."""
+    open_sides(session)
+    ask(session, "speed", value=8)
+
+    def play(*, turn=False) -> dict:
+        while True:
+            frame = session.advance()
+            if frame["type"] == "frame" and frame["sides"][0]["ended"]:
+                return frame["sides"][0]
+            if turn and frame["type"] == "frame":
+                ask(session, "threshold", side=0, value=30)
+
+    first = play()["monitor"]
+    assert (first["episodes"], first["cost"][1], first["rate"][1], first["alarms"]) == (1, 25.0, 0.0, [])
+    assert first["cost"][0] <= 25.0 <= first["cost"][2]
+    ask(session, "restart", seed=1)
+    assert play()["monitor"]["episodes"] == 2
+    ask(session, "restart", seed=2)
+    assert play(turn=True)["monitor"] is None
+
+
 @NEEDS_BULLET
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and needs glibc")
 def test_closed_sessions_give_their_memory_back():
