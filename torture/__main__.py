@@ -52,6 +52,7 @@ def inflict(setting: Setting, lines: dict[str, Line], folder: Path, *, seed: int
                 line.lost += 1
                 line.failures.append(f"turn {turn}: {broken}")
                 happened = "promise broken"
+                print(f"{name}: {broken}", file=sys.stderr, flush=True)
             if happened is None:
                 happened = "not possible on this machine"
             else:
@@ -126,9 +127,6 @@ def main(arguments: list[str] | None = None) -> int:
     command = " ".join(["python -m torture", *(arguments if arguments is not None else sys.argv[1:])])
     write(found, command=command, out=options.out, page=options.page)
     print(table(found))
-    for line in found:
-        for failure in line.failures:
-            print(f"{line.fault}: {failure}", file=sys.stderr)
     return int(any(line.lost for line in found))
 
 

@@ -47,7 +47,7 @@ class Command:
 
     def __init__(self, *arguments: str | Path) -> None:
         self.mark = uuid.uuid4().hex
-        self.blocks = set(_shared_memory())
+        self.blocks = _orphans()
         environment = {**os.environ, MARK: self.mark}
         command = [sys.executable, "-c", _PROGRAM, *map(str, arguments)]
         self.process = subprocess.Popen(
@@ -68,16 +68,22 @@ class Command:
             self.process.communicate()
             raise BrokenPromiseError(f"it did not end within {PATIENCE:g} s") from None
         deadline = time.monotonic() + 15
-        while (left := self.descendants() or set(_shared_memory()) - self.blocks) and time.monotonic() < deadline:
+        while (left := self.descendants() or _orphans() - self.blocks) and time.monotonic() < deadline:
             time.sleep(0.1)
         if left:
             raise BrokenPromiseError(f"left behind: {sorted(map(str, left))}")
         return self.process.returncode, printed, complaint
 
 
-def _shared_memory() -> Iterator[str]:
+def _orphans() -> set[str]:
+    """Blocks of shared memory that no living process holds; those of other programs that are at work do not count."""
     folder = Path("/dev/shm")
-    return (path.name for path in (folder.iterdir() if folder.is_dir() else ()) if path.name.startswith("psm_"))
+    blocks = {path.name for path in folder.iterdir() if path.name.startswith("psm_")} if folder.is_dir() else set()
+    for maps in Path("/proc").glob("[0-9]*/maps") if blocks else ():
+        with contextlib.suppress(OSError):
+            text = maps.read_text()
+            blocks = {block for block in blocks if f"/dev/shm/{block}" not in text}
+    return blocks
 
 
 def _environments() -> Iterator[tuple[int, bytes]]:
