@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-oldest test-long check bench clean
+.PHONY: demo test test-oldest test-long check bench torture soak clean
 
 demo: $(STAMP)  ## train an agent, evaluate it at all thresholds, print the table and the picture's place
 	$(BIN)/ccpo train --task BallCircle --preset demo --evaluate
@@ -31,6 +31,12 @@ check: $(STAMP)  ## format, lint, types, tests
 
 bench: $(STAMP)  ## speed, as ratios in one run of at most 20 minutes; make bench BENCH="--only env,update"
 	$(BIN)/python -m benchmarks $(BENCH)
+
+torture: $(STAMP)  ## faults and hostile files, 30 minutes at most; longer: make torture TORTURE="--minutes 240"
+	$(BIN)/python -m torture $(TORTURE)
+
+soak: $(STAMP)  ## memory, files and threads over many short runs and many pages; make soak SOAK="--minutes 240"
+	$(BIN)/python -m torture.soak $(SOAK)
 
 # bullet-safety-gym asks for Gymnasium 0.28 and runs on the newest; pip takes that only in two steps.
 $(STAMP): pyproject.toml

@@ -19,6 +19,7 @@ from ccpo.metrics import EpisodeTable
 from ccpo.printing import as_html, as_text
 from ccpo.runs import POLICY_FILE, Run
 from ccpo.runtime import Policy, PolicyEpisode
+from ccpo.types import LARGEST
 
 SETTINGS = 13
 """Thresholds that are evaluated at and calibrated for unless others are given."""
@@ -130,8 +131,8 @@ class Agent:
         from ccpo.evaluation import evaluate_episodes
 
         thresholds = self.even_thresholds() if thresholds is None else [float(t) for t in thresholds]
-        if not thresholds or not all(np.isfinite(t) and t >= 0 for t in thresholds):
-            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0, at least one")
+        if not thresholds or not all(0 <= t <= LARGEST for t in thresholds):
+            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0, up to {LARGEST:g}, at least one")
         if len(set(thresholds)) < len(thresholds):
             raise ThresholdError(f"thresholds={thresholds} must differ from each other")
         if episodes < 1:

@@ -27,6 +27,10 @@ class ThresholdWarning(UserWarning):
     """A threshold outside the range that the policy was trained for."""
 
 
+class RunWarning(UserWarning):
+    """Something of a run is damaged, and it goes on without it."""
+
+
 class EnvError(CCPOError):
     """An environment that cannot be made, reports no cost, or returned something unusable."""
 

@@ -94,7 +94,7 @@ def resume(
     """
     refuse_while_importing("ccpo.resume")
     run = Run.open(path)
-    settings = run.config()
+    settings = run.config(texts=("task", "algorithm", "preset"))
     algorithm = settings.pop("algorithm")
     check_algorithm(algorithm)
     factory = find_factory(settings, str(path), env=env, cost_fn=cost_fn)

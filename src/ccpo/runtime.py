@@ -25,6 +25,7 @@ from ccpo.errors import (
     ThresholdWarning,
     did_you_mean,
 )
+from ccpo.monitor import BASELINE, Monitor
 from ccpo.policy_file import PathLike, are_numbers, is_number
 from ccpo.types import Array, EnvSpec
 
@@ -433,6 +434,16 @@ class Policy:
     ) -> "PolicyEpisode":
         """An episode under a threshold, which keeps what was spent and how many steps were taken."""
         return PolicyEpisode(self, threshold, deterministic=deterministic, rng=rng, calibrated=calibrated)
+
+    def monitor(self, confidence: float = 0.95, *, cost_max: float | None = None, baseline: int = BASELINE) -> Monitor:
+        """A monitor for episodes of this policy in operation; see `ccpo.monitor`.
+
+        `cost_max` is the largest cost of an episode: the calibration's unless given, else 1 for each of its steps.
+        """
+        if cost_max is None:
+            calibration: Mapping[str, Any] = self.manifest["calibration"] or {}
+            cost_max = float(calibration.get("cost_max", self.env.episode_length))
+        return Monitor(confidence=confidence, cost_max=cost_max, baseline=baseline)
 
     def _setting(self, threshold: Any, *, calibrated: bool, stacklevel: int) -> Any:
         """The dial setting for a threshold: itself, with a warning outside the trained range, or the calibrated one."""

@@ -13,6 +13,9 @@ import numpy as np
 Array = Any
 """A NumPy or JAX array; shapes stand in the docstrings."""
 
+LARGEST = 1e12
+"""Of observations, rewards, costs and thresholds: float32 can square these, and sum the squares up."""
+
 EARLY_ENDS = ("failure", "success")
 """What an end before the episode's time may mean; a failure must not be a way to save cost."""
 

@@ -11,8 +11,8 @@ from toy import closed_agent, closed_cost, toy_agent, toy_cost
 
 from ccpo import cli
 from ccpo.agent import Agent, load
+from ccpo.confidence import mean_upper_bound
 from ccpo.deploy import calibrate as c
-from ccpo.deploy.confidence import mean_upper_bound
 from ccpo.envs.registry import make, resolve
 from ccpo.errors import ConfigError, ThresholdError
 from ccpo.runtime import Policy

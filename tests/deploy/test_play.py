@@ -111,6 +111,16 @@ def test_a_page_that_sends_garbage_is_told_then_closed(server, garbage):
         open_session(socket)
 
 
+def test_a_page_that_floods_is_closed(server):
+    with server.connect() as socket:
+        open_session(socket)
+        for _ in range(play.MAX_MESSAGES_A_SECOND + 1):
+            socket.send('{"type": "pause", "paused": false}')
+        assert receive_until_closed(socket)[1] == play.REFUSED
+    with server.connect() as socket:
+        open_session(socket)
+
+
 def test_a_huge_message_closes_only_its_page(server):
     with server.connect() as socket:
         open_session(socket)
@@ -180,6 +190,9 @@ def test_a_port_in_use_is_one_line(capsys):
     assert capsys.readouterr().err.startswith(f"ccpo: cannot listen on 127.0.0.1 port {port}")
     with pytest.raises(ConfigError, match="--port 70000"):
         listen("127.0.0.1", 70000)
+    for name in ("a" * 300, "a\0b"):
+        with pytest.raises(RunError, match=r"cannot listen on .*; choose another --host or --port"):
+            listen(name, 0)
 
 
 def test_the_command_starts_quickly_without_jax_and_stops(tmp_path):

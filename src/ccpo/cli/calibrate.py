@@ -50,7 +50,7 @@ def call(options: argparse.Namespace) -> None:
         raise ConfigError(f"--out {out} must end in .safetensors: it is the calibrated policy")
     make_folder(out.parent)
     interval = trained.threshold_range
-    requests = parse_thresholds(options.thresholds) if options.thresholds else even_settings(interval)
+    requests = even_settings(interval) if options.thresholds is None else parse_thresholds(options.thresholds)
     total = planned_episodes(requests, interval, options.episodes)
     with episode_bar(console, total=total, task=trained.task) as advance:
         calibration = calibrate_agent(

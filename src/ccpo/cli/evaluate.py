@@ -41,7 +41,7 @@ def call(options: argparse.Namespace) -> None:
     from ccpo import agent
 
     trained = agent.load(options.run)
-    thresholds = parse_thresholds(options.thresholds) if options.thresholds else None
+    thresholds = parse_thresholds(options.thresholds) if options.thresholds is not None else None
     out = options.out or agent.results_folder(options.run)
     show_evaluation(
         trained,

@@ -4,7 +4,8 @@ import argparse
 import math
 from pathlib import Path
 
-from ccpo.errors import ConfigError, RunError
+from ccpo.errors import ConfigError, RunError, ThresholdError
+from ccpo.types import LARGEST
 
 
 def parse_thresholds(text: str) -> list[float]:
@@ -14,11 +15,16 @@ def parse_thresholds(text: str) -> list[float]:
     [10.0, 15.0, 20.0]
     """
     try:
-        if ":" not in text:
-            return [float(part) for part in text.split(",")]
-        start, stop, step = (float(part) for part in text.split(":"))
+        numbers = [float(part) for part in text.split(":" if ":" in text else ",")]
     except ValueError:
-        raise ConfigError(f"thresholds '{text}' must look like 10:70:5 (both ends included) or 10,40,70") from None
+        numbers = []
+    if not numbers or (":" in text and len(numbers) != 3):
+        raise ConfigError(f"thresholds '{text}' must look like 10:70:5 (both ends included) or 10,40,70")
+    if max(numbers) > LARGEST:
+        raise ThresholdError(f"thresholds '{text}': one is too large; at most {LARGEST:g} is allowed")
+    if ":" not in text:
+        return numbers
+    start, stop, step = numbers
     if not (step > 0 and stop >= start and math.isfinite(stop - start)):
         raise ConfigError(f"thresholds '{text}' must rise: start:stop:step, finite, with step > 0 and stop ≥ start")
     if (stop - start) / step > 10_000:

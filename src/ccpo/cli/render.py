@@ -35,7 +35,7 @@ def call(options: argparse.Namespace) -> None:
     check_animation(options.animate)
     actor = trained_actor(options.run, env=options.env, cost_fn=options.cost)
     low, high = actor.threshold_range
-    thresholds = parse_thresholds(options.thresholds) if options.thresholds else [low, 0.5 * (low + high), high]
+    thresholds = [low, 0.5 * (low + high), high] if options.thresholds is None else parse_thresholds(options.thresholds)
     folder = options.out or results_folder(options.run)
     for path in draw(actor, thresholds, folder, seed=options.seed, animate=options.animate, tell=print):
         print(f"{'picture' if path.suffix in ('.png', '.svg') else 'animation':<9} {path}")

@@ -76,12 +76,12 @@ def call(options: argparse.Namespace) -> None:
     display = TrainingDisplay(mirrors=mirrors)
     common: dict[str, Any] = {"cost_fn": options.cost, "display": display}
     if options.resume:
-        if settings or options.seeds:
+        if settings or options.seeds is not None:
             raise ConfigError(
                 "--resume takes no settings: a run continues as it was configured; start a new one for others"
             )
         trained = [launch.resume(options.resume, options.env, **common)]
-    elif options.seeds:
+    elif options.seeds is not None:
         seeds = parse_seeds(options.seeds)
         if "seed" in chosen:
             raise ConfigError(f"--seeds {options.seeds} and --set seed={chosen['seed']}; give one of them")

@@ -3,7 +3,7 @@
 1. *Pilot.* A fifth of the episodes measures the dial; it chooses one setting for each request, the boldest that will
    probably pass. Nothing is claimed from these episodes.
 2. *Certification.* Fresh episodes at the chosen settings test one claim per request, "the mean cost is at least the
-   request", by betting (`ccpo.deploy.confidence`), from the largest request down, each with error
+   request", by betting (`ccpo.confidence`), from the largest request down, each with error
    δ = (1 − confidence)/3; the third claim that stands ends the testing. A request whose claim stands is served as the
    next smaller one that is certified, or refused.
 
@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ccpo.agent import Agent
-from ccpo.deploy.confidence import episodes_for_bound, mean_upper_bound, probability_upper_bound
+from ccpo.confidence import episodes_for_bound, mean_upper_bound, probability_upper_bound
 from ccpo.errors import ConfigError, ThresholdError
 from ccpo.policy_file import PathLike, write_atomically
 from ccpo.printing import as_html, as_text

@@ -34,6 +34,8 @@ HEADERS = {
 }
 MAX_SESSIONS = 16
 MAX_BAD_MESSAGES = 20
+MAX_MESSAGES_A_SECOND = 300
+"""Ten times what a page says that confirms every frame and drags both dials."""
 MAX_AHEAD = 6
 """Messages that the page has not yet drawn."""
 MAX_LATE = 4
@@ -177,9 +179,15 @@ class Connection:
 
     async def _listen(self) -> tuple[int, str]:
         """Handle commands until the page leaves or sends too much that is none."""
-        bad = 0
+        bad, loop = 0, asyncio.get_running_loop()
+        began, count = loop.time(), 0
         while bad < MAX_BAD_MESSAGES:
             received = await self.websocket.receive()
+            if loop.time() - began > 1.0:
+                began, count = loop.time(), 0
+            count += 1
+            if count > MAX_MESSAGES_A_SECOND:
+                return REFUSED, f"more than {MAX_MESSAGES_A_SECOND} messages a second"
             if received["type"] == "websocket.disconnect":
                 return 0, ""
             try:
@@ -288,7 +296,6 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
-        raise RunError(
-            f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
-        ) from None
+    except (OSError, ValueError) as error:  # a name too long to look up is a ValueError
+        reason = getattr(error, "strerror", None) or "it is no host name"
+        raise RunError(f"cannot listen on {host:.80} port {port} ({reason}); choose another --host or --port") from None

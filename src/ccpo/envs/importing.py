@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ccpo.errors import CCPOError, ConfigError, EnvError, did_you_mean
+from ccpo.errors import CCPOError, ConfigError, EnvError, FormatError, did_you_mean
 
 _NAME = re.compile(r"(?P<module>.+):(?P<attribute>[A-Za-z_][\w.]*)")
 _being_imported: list[str] = []
@@ -38,7 +38,10 @@ class Source:
         """The inverse of `as_dict`; version 0.1 kept true or false instead."""
         if not data:
             return None
-        return cls(data.get("path"), data.get("folder")) if isinstance(data, Mapping) else cls(None)
+        path, folder = (data.get("path"), data.get("folder")) if isinstance(data, Mapping) else (None, None)
+        if not all(isinstance(each, str | None) for each in (path, folder)):
+            raise FormatError(f"where to import from must be texts, not {path!r:.60} and {folder!r:.60}")
+        return cls(path, folder)
 
 
 def looks_own(name: str) -> bool:

@@ -36,8 +36,9 @@ from ccpo.report.tables import (
     summary_table,
     threshold_table,
 )
-from ccpo.runs import Run, read_json, write_json
+from ccpo.runs import Run
 from ccpo.runtime import Policy
+from ccpo.sealed import read_json, write_json
 
 GENERATED = re.compile(r"(<!-- results:start -->\n).*?(<!-- results:end -->)", re.DOTALL)
 CURVE_POINTS = 40

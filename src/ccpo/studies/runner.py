@@ -19,7 +19,8 @@ from ccpo import agent, launch
 from ccpo.combination import combine
 from ccpo.errors import RunError
 from ccpo.policy_file import write_atomically
-from ccpo.runs import FORMAT_VERSION, Run, manifest, read_json, write_json
+from ccpo.runs import FORMAT_VERSION, Run, manifest
+from ccpo.sealed import read_json, write_json, write_sealed
 from ccpo.studies.plan import FinishedRun, RunPlan
 
 PLAN_FILE, ERROR_FILE = "plan.json", "error.txt"
@@ -108,7 +109,7 @@ class Place:
             "steps": policy.manifest["training"]["steps_done"],
             "members": [member.name for member in plan.members],
         }
-        write_json(self.path / "config.json", {"format_version": FORMAT_VERSION, **settings})
+        write_sealed(self.path / "config.json", {"format_version": FORMAT_VERSION, **settings})
         write_json(self.path / "manifest.json", manifest())
         policy.save(self.path / agent.POLICY_FILE)
         return agent.load(self.path)

@@ -93,6 +93,7 @@ function update(side, news) {
   const ended = news.ended && !side.ended;
   Object.assign(side, { bodies: news.bodies, cost: news.cost, reward: news.reward, length: news.length, ended: news.ended });
   if (ended) conclude(side);
+  if (news.monitor) promise(side, news.monitor);
 }
 
 /** Keep a finished episode for the charts, if its threshold stood still. */
@@ -106,6 +107,22 @@ function conclude(side) {
   verdict.textContent = `${side.ended === "terminated" ? "ended early, " : ""}${excess > 1e-9 ? `${short(excess)} above the threshold` : "within the threshold"}`;
   verdict.classList.toggle("exceeded", excess > 1e-9);
   verdict.hidden = false;
+}
+
+/** What the page's episodes say of the promise: intervals that hold whenever one looks, and alarms. */
+function promise(side, monitor) {
+  const line = side.view.querySelector(".promise");
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  const told = { refuted: "promise refuted", drift: "cost drifts" };
+  const parts = [`${monitor.episodes} episode${monitor.episodes === 1 ? "" : "s"} at ${short(side.threshold)}`];
+  if (monitor.cost) {
+    const [low, mean, high] = monitor.cost;
+    parts.push(`mean cost ${short(mean)} (${short(low)} to ${high === null ? "?" : short(high)})`);
+    parts.push(`beyond it ${percent(monitor.rate[1])} (${percent(monitor.rate[0])} to ${percent(monitor.rate[2])})`);
+  }
+  line.textContent = [...parts, ...monitor.alarms.map((kind) => told[kind])].join(" · ");
+  line.classList.toggle("exceeded", monitor.alarms.length > 0);
+  line.hidden = false;
 }
 
 function finish() {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ccpo.deploy.confidence import (
+from ccpo.confidence import (
     LARGEST_STAKE,
     binomial_tail,
     episodes_for_bound,
