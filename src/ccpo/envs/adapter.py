@@ -92,12 +92,14 @@ class CostEnv:
         outcome: Any = self.env.step(boxed)
         self._step += 1
         raw_obs, reward, cost, terminated, truncated = self._read(outcome, boxed)
-        if self._has_several_costs or isinstance(cost, Mapping):
+        obs, reward, total = self._flatten(raw_obs), float(reward), 0.0
+        if self._has_several_costs:
             cost = self._by_name(cost)
-            obs, reward, total = self._flatten(raw_obs), float(reward), 0.0
         else:
-            obs, reward, cost = self._flatten(raw_obs), float(reward), float(cost)
-            total = cost
+            try:
+                cost = total = float(cost)
+            except TypeError:
+                raise self._no_number(cost) from None
         # A sum of Python floats is finite if every term is, and far cheaper than a NumPy reduction.
         if not math.isfinite(sum(obs.tolist(), reward + total)):
             self._check_finite(obs, reward, total)
@@ -153,11 +155,6 @@ class CostEnv:
     def _by_name(self, cost: Any) -> np.ndarray:
         """Several costs in the order of their names: float32[M]."""
         names = self.spec.costs
-        if len(names) == 1:
-            raise EnvError(
-                f"{self.spec.task}: the cost at {self._where()} has the names {', '.join(map(str, cost))}, and one "
-                "number is expected; name them in ccpo.register_task(…, costs=…), or give a cost_fn that makes one"
-            )
         if not isinstance(cost, Mapping) or set(cost) != set(names):
             given = f"the names {', '.join(map(str, cost))}" if isinstance(cost, Mapping) else f"no names: {cost!r}"
             raise EnvError(
@@ -173,6 +170,13 @@ class CostEnv:
             if value < 0.0:
                 self._refuse_negative(f"cost '{name}'", value)
         return np.array(values, np.float32)
+
+    def _no_number(self, cost: Any) -> EnvError:
+        given = f"has the names {', '.join(map(str, cost))}" if isinstance(cost, Mapping) else f"is {cost!r:.60}"
+        return EnvError(
+            f"{self.spec.task}: the cost at {self._where()} {given}, and one number is expected; give a cost_fn that "
+            "makes one; several costs are named in ccpo.register_task(…, costs=…)"
+        )
 
     def _refuse_negative(self, name: str, value: float) -> None:
         raise EnvError(
