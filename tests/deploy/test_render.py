@@ -121,8 +121,8 @@ def test_a_picture_from_the_side_shows_the_speed_and_the_robot(tmp_path):
     assert ((points[:, 1] > 0.7402) == recording.costs).all()
     assert len(recording.bodies) == steps + 1
     first, last = (np.array(recording.bodies[i])[:, :4].reshape(-1, 2, 2) for i in (0, -1))
-    assert np.allclose(panel._robot._rods.get_segments(), last - (last[0, 0, 0], 0.0))
+    assert np.allclose(panel._robot._rods.get_segments(), last - (last[0, 0, 0], 0.0), atol=2e-3)
     picture.show(0)
-    assert np.allclose(panel._robot._rods.get_segments(), first - (first[0, 0, 0], 0.0))
+    assert np.allclose(panel._robot._rods.get_segments(), first - (first[0, 0, 0], 0.0), atol=2e-3)
     low, high = picture._view()[1]
     assert points[:, 1].max() <= high - 0.4 * (high - low)

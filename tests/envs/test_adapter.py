@@ -401,7 +401,13 @@ def test_several_costs_may_stand_beside_one():
             {"speed": 1.0, "edge": 1.0},
             ("cost",),
             EnvError,
-            "has the names speed, edge, and one number is expected; name",
+            r"cost at step 1 of episode 1 is \{'speed': 1.0, 'edge': 1.0\}; it must be one number: give a cost_fn that makes",
+        ),
+        (
+            [1.0, 2.0],
+            ("cost",),
+            EnvError,
+            r"the cost at step 1 of episode 1 is \[1.0, 2.0\]; it must be one number: return a float",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """Draw what a policy does under several thresholds from the same start: PNG, SVG and an animation.
 
-Tasks with a space are seen from above, with the cost along the path in colour; the others as actions over time.
+Tasks with a space are seen from above, with the cost along the path in colour; robots from the side, with their
+speed; the others as actions over time.
 """
 
 import argparse

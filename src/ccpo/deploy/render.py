@@ -241,7 +241,7 @@ class _Robot:
         inches = axes.figure.get_size_inches()[1] * axes.get_position().height * BODY_ROOM
         widths = [max(1.0, 2 * radius * 72 * inches / (high - low)) for *_, radius in bodies[0]]
         self._rods = require("matplotlib.collections", "plot").LineCollection(
-            [], linewidths=widths, color=INK, capstyle="round", zorder=2
+            [], linewidths=widths, color=INK, capstyle="round", zorder=2, snap=False
         )
         room.add_collection(self._rods, autolim=False)
         self._ground = room.axhline(0.0, color=GUIDE, linewidth=0.6, zorder=0)
@@ -252,7 +252,8 @@ class _Robot:
         low, high = self._heights
         edge = 0.2 * (high - low)
         lift = max(0.0, z - high + edge) + min(0.0, z - low - edge)
-        self._rods.set_segments(rods - (x, lift))
+        # A ball is a rod without length, and a line without length is not drawn.
+        self._rods.set_segments(rods - (x, lift) + np.array([[0.0, 0.0], [1e-3, 0.0]]))
         self._ground.set_ydata([-lift, -lift])
 
 

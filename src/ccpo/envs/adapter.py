@@ -205,10 +205,11 @@ class CostEnv:
         """A scalar as a float; an array of one number is none, since it would be broadcast silently."""
         if isinstance(value, numbers.Real | SupportsFloat) and getattr(value, "shape", ()) == ():
             return float(value)
-        several = "; several costs are named in ccpo.register_task(…, costs=…)" if isinstance(value, Mapping) else ""
+        advice = "return a float"
+        if isinstance(value, Mapping):
+            advice = "give a cost_fn that makes one, or name the costs in ccpo.register_task(…, costs=…)"
         raise EnvError(
-            f"{self.spec.task}: the {quantity} at {self._where()} is {_shown(value)}; it must be one number: "
-            f"return a float{several}"
+            f"{self.spec.task}: the {quantity} at {self._where()} is {_shown(value)}; it must be one number: {advice}"
         )
 
     def _flag(self, value: Any, name: str) -> bool:

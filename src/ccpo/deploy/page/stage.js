@@ -30,7 +30,7 @@ function drawFromTheSide({ context, width, height }, { scene, places, bodies, co
   context.strokeStyle = costly ? c.costly : c.sides[index];
   for (const [x0, z0, x1, z1, radius] of bodies) {
     context.lineWidth = Math.max(3, 2 * radius * scale);
-    line(context, [[px(x0), pz(z0)], [px(x1), pz(z1)]]);
+    line(context, [[px(x0), pz(z0)], [px(x1) + 0.01, pz(z1)]]); // a line without length, for a ball, is not drawn
   }
 
   const speeds = [...places, ...(ghost || [])].map((place) => place[1]);
