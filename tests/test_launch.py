@@ -93,7 +93,8 @@ def test_a_second_ctrl_c_stops_at_once_and_the_first_one_too_where_nothing_is_lo
             signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_at_the_terminal_prints_the_command_that_goes_on(tmp_path):
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_at_the_terminal_prints_the_command_that_goes_on(kind, tmp_path):
     settings = [
         f"--set={name}={','.join(map(str, v)) if isinstance(v, tuple) else v}"
         for name, v in LONG.items()
@@ -114,13 +115,17 @@ def test_ctrl_c_at_the_terminal_prints_the_command_that_goes_on(tmp_path):
             if any(file.stat().st_size for file in tmp_path.glob("*/seed-*/progress.jsonl")):
                 break
             time.sleep(0.2)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+        if kind == signal.SIGINT:
+            os.killpg(process.pid, kind)  # as a terminal does: to the workers too
+        else:
+            process.send_signal(kind)
         out, err = process.communicate(timeout=300)
     (folder,) = tmp_path.glob("*/seed-*")
-    assert process.returncode == 130, err
-    assert "stopping after this iteration" in out
-    assert err.strip().endswith(f"continue with: ccpo train --resume {folder}")
-    assert list(folder.glob("checkpoints/step_*"))
+    assert process.returncode == 128 + kind, err
+    assert err.strip().endswith(f"with: ccpo train --resume {folder}")
+    kept = kind == signal.SIGINT  # a terminated run stops at once
+    assert ("stopping after this iteration" in out) == kept
+    assert bool(list(folder.glob("checkpoints/step_*"))) == kept
 
 
 def test_training_from_python_shows_what_the_command_line_shows_unless_it_is_told_not_to(tmp_path, capsys):

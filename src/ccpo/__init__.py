@@ -36,6 +36,7 @@ _HOMES = {
     "MissingExtraError": "ccpo.errors",
     "NumericalError": "ccpo.errors",
     "RunError": "ccpo.errors",
+    "RunWarning": "ccpo.errors",
     "ThresholdError": "ccpo.errors",
     "ThresholdWarning": "ccpo.errors",
 }

@@ -401,7 +401,7 @@ def test_several_costs_may_stand_beside_one():
             {"speed": 1.0, "edge": 1.0},
             ("cost",),
             EnvError,
-            r"cost at step 1 of episode 1 is \{'speed': 1.0, 'edge': 1.0\}; it must be one number: give a cost_fn that makes",
+            r"is \{'speed': 1.0, 'edge': 1.0\}; it must be one number: give a cost_fn that makes one, or name",
         ),
         (
             [1.0, 2.0],

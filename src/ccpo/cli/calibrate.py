@@ -34,7 +34,7 @@ def call(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ccpo import agent
-    from ccpo.deploy.calibrate import calibrate_agent, calibration_table, even_settings, planned_episodes, write_rows
+    from ccpo.deploy.calibrate import calibrate_agent, calibration_table, planned_episodes, write_rows
     from ccpo.display import episode_bar, tell
     from ccpo.errors import ConfigError
 
@@ -50,7 +50,7 @@ def call(options: argparse.Namespace) -> None:
         raise ConfigError(f"--out {out} must end in .safetensors: it is the calibrated policy")
     make_folder(out.parent)
     interval = trained.threshold_range
-    requests = even_settings(interval) if options.thresholds is None else parse_thresholds(options.thresholds)
+    requests = trained.even_thresholds() if options.thresholds is None else parse_thresholds(options.thresholds)
     total = planned_episodes(requests, interval, options.episodes)
     with episode_bar(console, total=total, task=trained.task) as advance:
         calibration = calibrate_agent(

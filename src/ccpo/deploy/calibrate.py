@@ -189,11 +189,7 @@ def _split(episodes: int) -> tuple[int, int]:
 
 def _pilot_dials(requests: Sequence[float], threshold_range: tuple[float, float]) -> list[float]:
     """The requests, whose rewards are compared with, and enough others to interpolate between."""
-    return sorted({*even_settings(threshold_range), *requests})
-
-
-def even_settings(threshold_range: tuple[float, float]) -> list[float]:
-    return np.linspace(*threshold_range, PILOT_SETTINGS).tolist()
+    return sorted({*np.linspace(*threshold_range, PILOT_SETTINGS).tolist(), *requests})
 
 
 def choose_settings(
