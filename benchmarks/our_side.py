@@ -19,7 +19,7 @@ def train(
     The answer holds the use of resources in all, and `first` that up to the end of the first iteration.
     """
     # Imported here: XLA counts the cores, which are chosen when the process begins to serve.
-    from ccpo import agent
+    from ccpo import launch
     from ccpo.metrics import summarise
 
     first: dict[str, Any] = {}
@@ -31,7 +31,7 @@ def train(
             report_stretch(progress.steps)
 
     with tempfile.TemporaryDirectory() as folder:
-        trained = agent.train(task, algorithm, preset=preset, out=folder, display=display, **settings)
+        trained = launch.train(task, algorithm, preset=preset, out=folder, display=display, **settings)
         found: dict[str, Any] = usage() | {"first": first}
     found["steps"] = trained.policy.manifest["training"]["steps_done"]
     if thresholds:

@@ -70,3 +70,18 @@ def test_unknown_preset_and_bad_files(tmp_path):
     (tmp_path / "bad.toml").write_bytes(b"rate = '\xff'")
     with pytest.raises(ConfigError, match="not valid TOML"):
         config.load_file(str(tmp_path / "bad.toml"))
+
+
+def test_what_a_task_says_of_itself_stands_where_its_table_would():
+    """After `all` of the preset that extends nothing, before everything that extends it."""
+    own = {"steps": 7}
+    assert config.load_preset("ppo_lag", "tuned", "Elsewhere", own=own)["steps"] == 7
+    assert config.load_preset("ccpo", "demo", "Elsewhere", own=own)["steps"] == 90_000
+    assert config.load_preset("ccpo", "faithful", "Elsewhere", own=own)["steps"] == 7
+    assert config.load_preset("ccpo", "tuned", "BallCircle", own=own)["steps"] == 199_200
+    assert "steps" not in config.load_preset("ccpo", "tuned")
+
+
+def test_a_table_is_that_of_one_name():
+    assert "steps" in config.load_preset("ccpo", "tuned", "AntRun")
+    assert "steps" not in config.load_preset("ccpo", "tuned", "AntRun-v3")

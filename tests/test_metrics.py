@@ -1,9 +1,12 @@
 """Metrics against slow loops and scipy, on tables small enough to check by hand."""
 
 import csv
+import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccpo.errors import FormatError
+from ccpo.errors import FormatError, MissingExtraError
 from ccpo.metrics import (
     COLUMNS,
     GRIDS,
@@ -409,3 +412,40 @@ def test_missing_file_and_wrong_rows_are_refused(tmp_path):
     columns = {name: np.zeros(2) for name in COLUMNS} | {"cost": np.zeros(3)}
     with pytest.raises(FormatError, match=r"column 'cost' has shape \(3,\), expected \(2,\)"):
         EpisodeTable(**columns)
+
+
+def test_a_table_prints_as_the_command_line_shows_it(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    table = dataclasses.replace(make_table()[0], behaviour_thresholds=tuple(BEHAVIOUR))
+    shown = str(table)
+    assert shown.splitlines()[0].strip() == "Evaluation by threshold · Toy"
+    assert len([line for line in shown.splitlines() if "±" in line]) == 13 + 1
+    assert "● 20" in shown
+    assert repr(table) == "<EpisodeTable: 156 episodes at 13 thresholds on Toy>"
+    assert "<pre" in table._repr_html_()
+    assert "R ↑" in str(summarise(table))
+    assert "<pre" in summarise(table)._repr_html_()
+
+
+def test_a_table_knows_its_behaviour_thresholds_through_every_operation():
+    table = dataclasses.replace(make_table()[0], behaviour_thresholds=tuple(BEHAVIOUR))
+    assert str(summarise(table)) == str(summarise(table, BEHAVIOUR))
+    assert table.select(table.threshold > 20).behaviour_thresholds == tuple(BEHAVIOUR)
+    assert EpisodeTable.concatenate([table.select(table.seed == seed) for seed in range(3)]).behaviour_thresholds
+    other = dataclasses.replace(table.select(table.seed == 1), behaviour_thresholds=(1.0,))
+    assert EpisodeTable.concatenate([table.select(table.seed == 0), other]).behaviour_thresholds == ()
+
+
+def test_a_table_becomes_csv_and_a_data_frame(tmp_path, monkeypatch):
+    """With a stand-in for pandas, which is no dependency."""
+    table, rows = make_table()
+    table.to_csv(tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == table.to_csv()
+    assert EpisodeTable.read_csv(tmp_path / "a.csv").cost.tolist() == [row["cost"] for row in rows]
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
+    frame = table.to_pandas()
+    assert list(frame) == list(COLUMNS)
+    assert frame["cost"] is table.cost
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pip install pandas"):
+        table.to_pandas()

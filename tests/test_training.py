@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 import ccpo
-from ccpo import runs, trees
+from ccpo import runs, sealed, trees
 from ccpo.algorithms import ALGORITHMS
 from ccpo.envs.workers import episode_seed
-from ccpo.errors import CCPOError, ConfigError, FormatError, NumericalError, RunError
+from ccpo.errors import CCPOError, ConfigError, FormatError, NumericalError, RunError, RunWarning
 from ccpo.runs import Run
 from ccpo.runtime import Policy
 from ccpo.schedule import LoopConfig, Schedule, make_problem
@@ -246,6 +249,45 @@ def test_a_script_evaluates_and_is_told_what_worker_processes_need(tmp_path):
     assert 'under if __name__ == "__main__":' in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+def test_no_worker_of_an_evaluation_outlives_its_parent_though_its_environment_hangs(kind, tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import sys, threading, time, multiprocessing
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from ccpo.envs.registry import resolve
+        from ccpo.evaluation import evaluate_episodes
+        from envs.misbehaving import factory
+        from envs.test_workers import small_policy
+
+        def tell():
+            while len(multiprocessing.active_children()) < 2:
+                time.sleep(0.05)
+            time.sleep(1.0)
+            print(*[p.pid for p in multiprocessing.active_children()], flush=True)
+
+        if __name__ == "__main__":
+            threading.Thread(target=tell, daemon=True).start()
+            policy = small_policy()
+            made = resolve(factory("hang", 3))
+            settings = {{"thresholds": [2.0, 5.0], "episodes": range(2), "workers": 2}}
+            evaluate_episodes(made, policy.deploy, policy.net, **settings)
+    """)
+    )
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=os.environ)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    parent.send_signal(kind)
+    assert parent.wait(20) == -kind
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
 def test_no_worker_outlives_its_parent(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
@@ -321,32 +363,174 @@ def test_an_infinite_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path):
     assert trainer.run.steps() == [240]
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "version", "missing"])
-def test_a_damaged_checkpoint_is_refused(damage, tmp_path):
-    path = train(tmp_path, steps=240).run.path
-    folder = Run.open(path).checkpoint_path(240)
+def spoil(run: Run, damage: str, step: int) -> None:
+    """Damage the checkpoint at a step in one way."""
+    folder = run.checkpoint_path(step)
     file = folder / "state.safetensors"
+    info = sealed.read_json(folder / "checkpoint.json")
+    content = {name: value for name, value in info.items() if name != sealed.DIGEST}
     data = bytearray(file.read_bytes())
-    if damage == "truncate":
-        file.write_bytes(data[: len(data) // 2])
-    elif damage == "flip":
-        data[-5] ^= 1
-        file.write_bytes(data)
-    elif damage == "missing":
-        file.unlink()
-    else:
-        info = json.loads((folder / "checkpoint.json").read_text())
-        (folder / "checkpoint.json").write_text(json.dumps(info | {"format_version": 99}))
-    with pytest.raises(
-        FormatError, match="format version 99" if damage == "version" else "missing, truncated or changed"
+    match damage:
+        case "truncate":
+            file.write_bytes(data[: len(data) // 2])
+        case "flip":
+            data[-5] ^= 1
+            file.write_bytes(data)
+        case "missing":
+            file.unlink()
+        case "folder":
+            file.unlink()
+            file.mkdir()
+        case "large":
+            file.write_bytes(bytes(data) + bytes(2 << 20))
+        case "version":
+            sealed.write_sealed(folder / "checkpoint.json", content | {"format_version": 99})
+        case "edited":
+            (folder / "checkpoint.json").write_text(json.dumps(info | {"iteration": info["iteration"] + 1}))
+        case "no files":
+            sealed.write_sealed(folder / "checkpoint.json", {"format_version": runs.FORMAT_VERSION})
+        case "junk":
+            (folder / "checkpoint.json").write_bytes(b"\xff{")
+        case "poison":
+            poisoned = {
+                name: array if array.dtype.kind != "f" else np.full_like(array, np.nan)
+                for name, array in load_file(file).items()
+            }
+            save_file(poisoned, file)
+            digests = info["sha256"] | {"state": runs._digest(file)}
+            sealed.write_sealed(folder / "checkpoint.json", content | {"sha256": digests})
+
+
+DAMAGES = {
+    "truncate": "missing, truncated or changed",
+    "flip": "missing, truncated or changed",
+    "missing": "missing, truncated or changed",
+    "folder": "missing, truncated or changed",
+    "large": "larger than this run's can be",
+    "version": "format version 99",
+    "edited": "was damaged or edited: its digest does not fit",
+    "no files": "does not name the checkpoint's files",
+    "junk": "cannot be read",
+    "poison": "holds NaN or infinity",
+}
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    """A run that was stopped after its second checkpoint."""
+    trainer = make_trainer(tmp_path_factory.mktemp("two"))
+
+    def stop(progress):
+        if progress.steps == 480:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(stop)
+    assert trainer.run.steps() == [240, 480]
+    return trainer.run.path
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_used(damage, two_checkpoints, reference, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(two_checkpoints, path)
+    run = Run(path)
+    spoil(run, damage, 480)
+    trainer = make_trainer(tmp_path / "other")
+    trainer.run = run
+    with pytest.warns(RunWarning, match=rf"{DAMAGES[damage]}.*; the checkpoint before it is used, at step 240"):
+        trainer.restore()
+    assert trainer.steps == 240
+    spoil(run, damage, 240)
+    with (
+        pytest.warns(RunWarning),
+        pytest.raises(FormatError, match=rf"{DAMAGES[damage]}.*; no checkpoint is left; delete '.*' to begin anew"),
     ):
-        ccpo.resume(path)
+        trainer.restore()
+
+
+def test_a_run_that_went_back_a_checkpoint_ends_as_one_that_did_not(two_checkpoints, reference, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(two_checkpoints, path)
+    spoil(Run(path), "flip", 480)
+    (path / "progress.jsonl").write_bytes((path / "progress.jsonl").read_bytes() + b"\xff half a li")
+    trainer = make_trainer(tmp_path / "other")
+    trainer.run = Run(path)
+    with pytest.warns(RunWarning, match="the checkpoint before it is used"):
+        trainer.restore()
+    trainer.train()
+    assert_same(final_arrays(reference), final_arrays(path))
+    assert str(rows_without_time(reference)) == str(rows_without_time(path))
+
+
+@pytest.mark.parametrize(
+    "counters", [{"iteration": 7}, {"iteration": True}, {"seconds": None}, {"cumulative_cost": -1}]
+)
+def test_counters_that_do_not_fit_the_checkpoint_are_refused(counters, two_checkpoints, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(two_checkpoints, path)
+    file = Run(path).checkpoint_path(480) / "checkpoint.json"
+    sealed.write_sealed(file, sealed.read_sealed(file) | counters)
+    trainer = make_trainer(tmp_path / "other")
+    trainer.run = Run(path)
+    with pytest.raises(FormatError, match=r"has counters .* that do not fit its 480 steps"):
+        trainer.restore()
+
+
+def test_what_is_not_finite_is_never_saved(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.save()
+    trainer.state = trainer.state._replace(reward_unit=trainer.state.reward_unit * np.nan)
+    trainer.iteration += 1
+    with pytest.raises(
+        NumericalError,
+        match=r"'state.reward_unit' holds NaN or infinity after 120 steps and is not saved; the check.* 0",
+    ):
+        trainer.save()
+    assert trainer.run.steps() == [0]
+
+
+def test_a_run_whose_folder_is_deleted_or_whose_disk_is_full_ends_with_one_error(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path / "deleted")
+    shutil.rmtree(trainer.run.path)
+    with pytest.raises(RunError, match=r"was deleted or moved while it was being written; start a new run"):
+        trainer.save()
+    assert not trainer.run.path.exists()
+    trainer = make_trainer(tmp_path / "full")
+    trainer.save()
+
+    def full(*_):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(runs, "save_file", full)
+    trainer.iteration += 1
+    with pytest.raises(RunError, match=r"cannot write .*: .*No space left on device.*; then: ccpo train --resume "):
+        trainer.save()
+    assert [path.name for path in trainer.run.checkpoints_path.iterdir()] == ["step_000000000"]
+
+
+def edit(path: Path, **changes) -> None:
+    """Settings of a run as if it had begun with others."""
+    settings = sealed.read_sealed(path / "config.json")
+    sealed.write_sealed(path / "config.json", settings | changes)
+
+
+def test_an_edited_or_damaged_config_is_refused(reference, tmp_path):
+    config = json.loads((reference / "config.json").read_text())
+    for text, message in (
+        (json.dumps(config | {"batch": 17}), "its digest does not fit"),
+        (json.dumps({k: v for k, v in config.items() if k not in ("task", "digest")}), "has no 'task'"),
+        (json.dumps(config)[:-9], "cannot be read"),
+        ("[]", "holds no JSON object"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(FormatError, match=message):
+            ccpo.resume(tmp_path)
 
 
 def test_a_checkpoint_of_another_task_is_refused(tmp_path):
     path = train(tmp_path, steps=240).run.path
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"task": "StaticBudget-T20"}))
+    edit(path, task="StaticBudget-T20")
     with pytest.raises(FormatError, match=r"is of task 'BalanceBudget-T20', this run is of 'StaticBudget-T20'"):
         ccpo.resume(path)
 
@@ -356,12 +540,13 @@ def twice_the_cost(obs, action, reward, next_obs, info):
 
 
 def test_a_cost_function_is_asked_for_again_wherever_the_folder_cannot_tell_it(tmp_path):
-    path = train(tmp_path, steps=240, cost_fn=twice_the_cost).run.path
+    path = train(tmp_path, steps=240, cost_fn=lambda *step: twice_the_cost(*step)).run.path
     with pytest.raises(ConfigError, match=r"trained with a cost_fn.*ccpo.resume\(path, cost_fn=…\)"):
         ccpo.resume(path)
     ccpo.resume(path, cost_fn=twice_the_cost)
-    with pytest.raises(ConfigError, match=r"trained with a cost_fn.*give env=…"):
+    with pytest.raises(ConfigError, match=r"trained with a cost_fn.*give it: --cost module:function"):
         ccpo.load(path).evaluate([10.0], episodes=1)
+    assert len(ccpo.load(path).evaluate([10.0], episodes=1, cost_fn=twice_the_cost)) == 1
 
 
 def test_arrays_that_do_not_fit_are_named():

@@ -1,21 +1,29 @@
-"""The Python interface: `train`, `load`, and the `Agent` they return. The command line calls the same functions."""
+"""The trained agent, and where it is loaded from. The command line calls the same functions."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ccpo import config as configs
-from ccpo.algorithms import check_algorithm
-from ccpo.envs.registry import EnvFactory, resolve
-from ccpo.errors import ConfigError, RunError, ThresholdError, ThresholdWarning
+from ccpo.config import hint, load_preset
+from ccpo.envs import importing
+from ccpo.envs.importing import Source
+from ccpo.envs.registry import EnvFactory, lookup, resolve
+from ccpo.envs.tasks import Task
+from ccpo.errors import CCPOError, ConfigError, EnvError, RunError, ThresholdError, ThresholdWarning, did_you_mean
+from ccpo.late import above
 from ccpo.metrics import EpisodeTable
+from ccpo.printing import as_html, as_text
 from ccpo.runs import POLICY_FILE, Run
 from ccpo.runtime import Policy, PolicyEpisode
+from ccpo.types import LARGEST
+
+SETTINGS = 13
+"""Thresholds that are evaluated at and calibrated for unless others are given."""
+SHIPPED = Path(__file__).parent / "pretrained"
 
 
 class Agent:
@@ -27,6 +35,32 @@ class Agent:
     def __init__(self, policy: Policy, *, factory: EnvFactory | None = None, run: Run | None = None) -> None:
         self.policy, self._factory = policy, factory
         self.run = run
+
+    def __repr__(self) -> str:
+        return f"<Agent: {self.algorithm} on {self.task}>"
+
+    def __str__(self) -> str:
+        return as_text(self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._shown())
+
+    def _shown(self) -> Any:
+        return above("report.tables").facts_table(repr(self)[1:-1], self.facts())
+
+    def facts(self) -> dict[str, str]:
+        """What it is, in words."""
+        training, calibration = self.policy.manifest["training"], self.policy.manifest["calibration"]
+        steps, low, high = training.get("steps_done", training.get("steps")), *self.threshold_range
+        listed = ", ".join(f"{threshold:g}" for threshold in self.behaviour_thresholds)
+        known = len(calibration["requested"]) if calibration else 0
+        return {
+            "thresholds": f"{low:g} to {high:g}, trained under {listed}",
+            "loop": "closed: it acts on the budget that is left" if self.policy.closed_loop else "open",
+            "trained": f"{steps:,} steps, seed {training.get('seed', '?')}" if steps else "not known",
+            "calibrated": f"for {known} requests" if calibration else "no",
+            "folder": str(self.run.path) if self.run else "none: loaded from a file",
+        }
 
     @property
     def folder(self) -> Path:
@@ -54,20 +88,23 @@ class Agent:
     def predict(
         self,
         obs: Any,
-        threshold: Any,
+        threshold: Any = None,
         deterministic: bool = True,
         *,
         spent: Any = 0.0,
         step: Any = 0,
         rng: np.random.Generator | None = None,
+        calibrated: bool = False,
+        **unknown: Any,
     ) -> tuple[np.ndarray, None]:
         """The action for one observation or a batch, under one threshold or one for each; the second value is None.
 
         A closed-loop policy must be told what the episode has `spent` and how many steps it has taken (`step`);
-        `episode` keeps both.
+        `episode` keeps both. The keywords are those of `Policy.act`.
         """
-        action = self.policy.act(obs, threshold, spent=spent, step=step, deterministic=deterministic, rng=rng)
-        return action, None
+        _refuse_unknown(unknown, ("threshold", "deterministic", "spent", "step", "rng", "calibrated"))
+        options = {"spent": spent, "step": step, "deterministic": deterministic, "rng": rng, "calibrated": calibrated}
+        return self.policy.act(obs, threshold, **options), None
 
     def episode(self, threshold: float, **options: Any) -> PolicyEpisode:
         """An episode under a threshold, whose dial can be turned at any step; see `Policy.episode`."""
@@ -75,25 +112,27 @@ class Agent:
 
     def evaluate(
         self,
-        thresholds: Iterable[float],
+        thresholds: Iterable[float] | None = None,
         episodes: int = 50,
         *,
         seed: int = 0,
         stochastic: bool = False,
         workers: int | None = 1,
         env: Any = None,
+        cost_fn: Any = None,
         advance: Callable[[int], None] = lambda _: None,
     ) -> EpisodeTable:
         """Run episodes at each threshold, in its own environment or in `env`, and return them as a table.
 
-        Seeds never coincide with training's. `workers` are processes, None: one for each core; a script that asks for
-        several keeps its statements under `if __name__ == "__main__":`, since each of them imports it.
+        Without thresholds, 13 over the trained range. Seeds never coincide with training's. `workers` are processes,
+        None: one for each core; a script that asks for several keeps its statements under
+        `if __name__ == "__main__":`, since each of them imports it.
         """
         from ccpo.evaluation import evaluate_episodes
 
-        thresholds = [float(t) for t in thresholds]
-        if not thresholds or not all(np.isfinite(t) and t >= 0 for t in thresholds):
-            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0, at least one")
+        thresholds = self.even_thresholds() if thresholds is None else [float(t) for t in thresholds]
+        if not thresholds or not all(0 <= t <= LARGEST for t in thresholds):
+            raise ThresholdError(f"thresholds={thresholds} must be finite numbers ≥ 0, up to {LARGEST:g}, at least one")
         if len(set(thresholds)) < len(thresholds):
             raise ThresholdError(f"thresholds={thresholds} must differ from each other")
         if episodes < 1:
@@ -105,7 +144,7 @@ class Agent:
         if outside:
             message = f"outside the trained range {low:g} to {high:g}: {outside}; the policy may not keep these"
             warnings.warn(message, ThresholdWarning, stacklevel=2)
-        factory = self.factory(env)
+        factory = self.factory(env, cost_fn)
         results = evaluate_episodes(
             factory,
             self.policy.net.arrays,
@@ -119,7 +158,7 @@ class Agent:
         )
         training_seed = int(self.policy.manifest["training"].get("seed", 0))
         keys = {"task": factory.name, "algorithm": self.algorithm, "seed": training_seed}
-        return EpisodeTable.from_rows(
+        table = EpisodeTable.from_rows(
             {
                 **keys,
                 "threshold": e.threshold,
@@ -131,26 +170,84 @@ class Agent:
             for result in results
             for i, e in enumerate(result)
         )
+        return replace(table, behaviour_thresholds=self.behaviour_thresholds)
 
-    def factory(self, env: Any = None) -> EnvFactory:
+    def even_thresholds(self, count: int = SETTINGS) -> list[float]:
+        """Thresholds spread evenly over the trained range."""
+        return np.linspace(*self.threshold_range, count).tolist()
+
+    def figure(self, table: EpisodeTable | None = None, path: str | Path | None = None) -> Any:
+        """Reward and cost over the threshold as a matplotlib `Figure`, of a table or of the run's last evaluation.
+
+        With `path`, it is also written, as PNG and SVG beside each other.
+        """
+        table = above("deploy.export").evaluation_table(self) if table is None else table
+        if table is None:
+            raise RunError("there is no evaluation to draw; first: table = agent.evaluate(), then agent.figure(table)")
+        figures = above("report.figures")
+        figure = figures.threshold_figure(table, self.behaviour_thresholds)
+        if path is not None:
+            figures.save_figure(figure, Path(path).with_suffix(""))
+        return figure
+
+    def render(
+        self,
+        thresholds: Sequence[float] | None = None,
+        *,
+        out: str | Path | None = None,
+        seed: int = 0,
+        animate: str = "gif",
+        env: Any = None,
+        cost_fn: Any = None,
+    ) -> list[Path]:
+        """Draw what it does from one start under several thresholds; the paths of pictures and animation.
+
+        They go into `out`, or else into the run's folder.
+        """
+        actor = above("deploy.watching").actor_of(self, env=env, cost_fn=cost_fn)
+        thresholds = self.even_thresholds(3) if thresholds is None else thresholds
+        return above("deploy.render").draw(actor, thresholds, self._place(out), seed=seed, animate=animate)
+
+    def play(self, *, host: str = "127.0.0.1", port: int = 0, browser: bool = True, **environment: Any) -> None:
+        """Open the playground on this agent, until interrupted; `env` and `cost_fn` as in `evaluate`."""
+        actor, play = above("deploy.watching").actor_of(self, **environment), above("deploy.play")
+        play.serve(play.Playground([actor]), host=host, port=port, browser=browser)
+
+    def calibrate(self, requests: Sequence[float] | None = None, **options: Any) -> Any:
+        """Find which dial setting keeps which request, with confidence; `save` or `export` the agent to keep it.
+
+        Options: `confidence`, `episodes`, `cost_max`, `seed`, `workers`, `env`, `cost_fn`.
+        """
+        requests = self.even_thresholds() if requests is None else requests
+        return above("deploy.calibrate").calibrate_agent(self, requests, **options)
+
+    def export(self, path: str | Path, *, onnx: str | Path | None = None) -> list[Path]:
+        """Write what is deployed: the policy file with its card and figure, and an ONNX model; the paths."""
+        paths = above("deploy.export").export_policy(self, path)
+        return paths if onnx is None else [*paths, above("deploy.onnx").export_onnx(self.policy, Path(onnx))]
+
+    def _place(self, out: str | Path | None) -> Path:
+        if out is None and self.run is None:
+            raise ConfigError("this agent has no run folder; give out=…, the folder for what is drawn")
+        return self.folder if out is None else Path(out)
+
+    def factory(self, env: Any = None, cost_fn: Any = None) -> EnvFactory:
         """The environments this agent runs in: the given one, the one it was trained on, or its task's."""
+        own = self.policy.env
         if env is not None:
-            found = resolve(env)
+            found = resolve(env, cost_fn=cost_fn)
             if found.task is None:  # it may not say how long its episodes are
-                found = replace(found, episode_length=self.policy.env.episode_length)
-        elif self._factory is not None:
+                found = replace(found, episode_length=own.episode_length)
+        elif self._factory is not None and cost_fn is None:
             return self._factory
-        elif self.run is not None and self.run.config().get("cost_fn"):
-            raise ConfigError(
-                f"'{self.run.path}' was trained with a cost_fn, which its folder cannot hold; "
-                'give env=…, an environment with that cost in info["cost"]'
-            )
+        elif self._factory is not None:
+            found = replace(self._factory, cost_fn=resolve(self._factory.make, cost_fn=cost_fn).cost_fn)
         else:
-            found = resolve(
-                self.task, episode_length=self.policy.env.episode_length, early_end=self.policy.env.early_end
-            )
+            remembered = {"task": self.task, "episode_length": own.episode_length, "early_end": own.early_end}
+            remembered |= {name: self.run.config().get(name) for name in ("env", "cost_fn")} if self.run else {}
+            found = find_factory(remembered, str(self.run.path) if self.run else self.task, cost_fn=cost_fn)
         given = (found.spec.observation_size, found.spec.action_size)
-        expected = (self.policy.env.observation_size, self.policy.env.action_size)
+        expected = (own.observation_size, own.action_size)
         if given != expected:
             raise ConfigError(
                 f"'{found.name}' has (observation, action) sizes {given}, the policy {expected}; "
@@ -163,89 +260,64 @@ class Agent:
         self.policy.save(path)
 
 
-def train(
-    env: Any,
-    algorithm: str = "ccpo",
-    *,
-    preset: str = "tuned",
-    out: str | Path = "runs",
-    folder: str | Path | None = None,
-    cost_fn: Callable | None = None,
-    episode_length: int | None = None,
-    early_end: str = "failure",
-    settings_file: str | None = None,
-    display: Callable | None = None,
-    **settings: Any,
-) -> Agent:
-    """Train an agent and return it.
-
-    `env` is a task's name, a Gymnasium id, an environment or a factory; `settings` are those of the loop (`steps`,
-    `seed`, `behaviour_thresholds`, `threshold_range`, …) and of the algorithm; `ccpo list settings` shows them all.
-    The run has a folder of its own below `out`, or is written into `folder`. `early_end` says what it means that an
-    episode ends before its time: a "failure", which must not be a way to save cost, or a "success".
-    """
-    factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
-    plan = _plan(factory, algorithm, preset, settings_file)
-    (agent,) = plan.train([settings], out, folder=folder, display=display)
-    return agent
-
-
-def train_seeds(
-    env: Any,
-    algorithm: str = "ccpo",
-    *,
-    seeds: Iterable[int],
-    preset: str = "tuned",
-    out: str | Path = "runs",
-    cost_fn: Callable | None = None,
-    episode_length: int | None = None,
-    early_end: str = "failure",
-    settings_file: str | None = None,
-    display: Callable | None = None,
-    **settings: Any,
-) -> list[Agent]:
-    """Train an agent for each seed, all as one compiled program; the other arguments are those of `train`."""
-    seeds = list(seeds)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds={seeds} must differ from each other, and there must be one at least")
-    factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
-    plan = _plan(factory, algorithm, preset, settings_file)
-    return plan.train([settings | {"seed": seed} for seed in seeds], out, display=display)
-
-
-def resume(
-    path: str | Path,
-    env: Any = None,
-    *,
-    cost_fn: Callable | None = None,
-    display: Callable | None = None,
-) -> Agent:
-    """Continue a run from its newest checkpoint, or from the start if it has none yet.
-
-    It ends bit for bit as if it had never stopped.
-    """
-    run = Run.open(path)
-    settings = run.config()
-    task, algorithm = settings.pop("task"), settings.pop("algorithm")
-    check_algorithm(algorithm)
-    settings.pop("preset")
-    episode_length, early_end = settings.pop("episode_length"), settings.pop("early_end", "failure")
-    if settings.pop("cost_fn", False) and cost_fn is None:
-        raise ConfigError(
-            f"'{path}' was trained with a cost_fn, which its folder cannot hold; "
-            "give it again: ccpo.resume(path, cost_fn=…)"
+def find_factory(settings: Mapping[str, Any], place: str, *, env: Any = None, cost_fn: Any = None) -> EnvFactory:
+    """The environments that a run's settings tell of, or what is given instead; `place` is named in errors."""
+    cost_source = Source.from_dict(settings.get("cost_fn"))
+    if cost_fn is None and cost_source:
+        cost_fn = _imported(
+            cost_source,
+            f"'{place}' was trained with a cost_fn",
+            "--cost module:function, or in Python cost_fn=…, as in ccpo.resume(path, cost_fn=…)",
         )
-    module, loop, config = _build(algorithm, (settings,))
-    factory = resolve(task if env is None else env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
-    if factory.name != task:
-        raise ConfigError(f"'{path}' is a run on '{task}', not on '{factory.name}'; give the environment it began with")
-    (agent,) = _train([_Prepared(run, module, loop, config)], factory, display=display)
-    return agent
+    env_source = Source.from_dict(settings.get("env"))
+    if env is None and env_source:
+        env = _imported(
+            env_source, f"'{place}' was trained on '{settings['task']}'", "--env module:Class, or in Python env=…"
+        )
+    known = {"episode_length": settings.get("episode_length"), "early_end": settings.get("early_end") or "failure"}
+    if env is not None:
+        return resolve(env, cost_fn=cost_fn, **known)
+    try:
+        return resolve(settings["task"], cost_fn=cost_fn, **known)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; give what '{place}' was trained on: --env module:Class, or in Python env=…"
+        ) from None
+
+
+def _imported(source: Source, what: str, remedy: str) -> Any:
+    """What a run's settings name, imported again."""
+    if source.path is None:
+        raise ConfigError(
+            f"{what} that cannot be imported again: an instance, a lambda, or typed at a prompt or in a notebook; "
+            f"give it: {remedy}. What is a class or a function in a file is found by itself"
+        )
+    try:
+        importing.import_module(source.path.rpartition(":")[0], needed_for=source.path, folder=source.folder)
+        if not importing.looks_own(source.path) or lookup(source.path):  # module:Id-v0, or a task of the module's
+            return source.path
+        found = importing.find(source.path)
+    except CCPOError as error:
+        raise EnvError(f"{what}, but {error}; or give it: {remedy}") from error
+    if found is None:
+        raise EnvError(f"{what}, '{source.path}', which is no longer there; put it back, or give it: {remedy}")
+    return found
+
+
+def _refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+    for name in given:
+        raise ConfigError(f"unknown argument '{name}'; {hint(name, known)}")
 
 
 def load(path: str | Path) -> Agent:
     """An agent from a policy file, from a run folder, or one that comes with the package (`load("BallCircle")`)."""
-    path = shipped(path) or Path(path)
+    given, path = str(path), shipped(path) or Path(path)
+    if not path.exists() and path.name == given and not path.suffix:
+        shipped_names = sorted(each.stem for each in SHIPPED.glob("*.safetensors"))
+        raise RunError(
+            f"there is no file or folder '{given}', and no agent of that name comes with the package; "
+            f"{did_you_mean(given, shipped_names)}"
+        )
     if path.is_dir():
         run = Run.open(path)
         if not run.policy_path.is_file():
@@ -256,14 +328,14 @@ def load(path: str | Path) -> Agent:
 
 def shipped(path: str | Path) -> Path | None:
     """The file of an agent that comes with the package: `pretrained/<Task>`, or `<Task>` if nothing is there."""
-    path, folder = Path(path), Path(__file__).parent / "pretrained"
-    file = folder / f"{path.name}.safetensors"
+    path = Path(path)
+    file = SHIPPED / f"{path.name}.safetensors"
     if path == Path(path.name):
         return file if file.is_file() and not path.exists() else None
     if path != Path("pretrained") / path.name:
         return None
     if not file.is_file():
-        names = ", ".join(sorted(each.stem for each in folder.glob("*.safetensors"))) or "none yet"
+        names = ", ".join(sorted(each.stem for each in SHIPPED.glob("*.safetensors"))) or "none yet"
         raise RunError(f"no trained agent '{path.name}' comes with the package; there are: {names}")
     return file
 
@@ -277,113 +349,20 @@ def results_folder(path: str | Path) -> Path:
 
 
 def task_settings(factory: EnvFactory) -> dict[str, Any]:
-    if factory.task is None:
+    task = factory.task
+    if task is None or (len(task.costs) > 1 and factory.cost_fn is not None):
         return {}
-    return {
-        "behaviour_thresholds": factory.task.behaviour_thresholds,
-        "threshold_range": factory.task.threshold_range,
-    }
-
-
-class _Prepared(NamedTuple):
-    """A run folder, and what is to be trained in it."""
-
-    run: Run
-    module: Any
-    loop: Any
-    config: Any
-
-
-class _Plan(NamedTuple):
-    """Runs that may differ in their seed."""
-
-    factory: EnvFactory
-    identity: dict[str, Any]
-    layers: tuple[Mapping[str, Any], ...]
-
-    def train(
-        self,
-        variants: Sequence[Mapping[str, Any]],
-        out: str | Path,
-        *,
-        folder: str | Path | None = None,
-        display: Callable | None,
-    ) -> list[Agent]:
-        """A new run for each of these settings; one that fails before its first iteration leaves no folder."""
-        built = [_build(self.identity["algorithm"], (*self.layers, settings)) for settings in variants]
-        prepared = [
-            _Prepared(self._create(out, loop, config, folder=folder), module, loop, config)
-            for module, loop, config in built
-        ]
-        try:
-            return _train(prepared, self.factory, display=display)
-        except Exception:
-            for run, *_ in reversed(prepared):  # the first one made the parents
-                if not run.has_begun():
-                    run.discard()
-            raise
-
-    def _create(self, out: str | Path, loop: Any, config: Any, *, folder: str | Path | None) -> Run:
-        return Run.create(
-            out,
-            algorithm=self.identity["algorithm"],
-            task=self.factory.name,
-            seed=loop.seed,
-            config=self.identity | configs.as_dict(loop, config),
-            folder=folder,
-        )
-
-
-def _plan(factory: EnvFactory, algorithm: str, preset: str, settings_file: str | None = None) -> _Plan:
-    check_algorithm(algorithm)
-    file_settings = configs.load_file(settings_file) if settings_file else {}
-    layers = (task_settings(factory), configs.load_preset(algorithm, preset, factory.name), file_settings)
-    identity = {
-        "task": factory.name,
-        "algorithm": algorithm,
-        "preset": preset,
-        "episode_length": factory.episode_length,
-        "early_end": factory.early_end,
-        "cost_fn": factory.cost_fn is not None,
-    }
-    return _Plan(factory, identity, layers)
-
-
-def preset_settings(task: str, algorithm: str, preset: str) -> dict[str, Any]:
-    """All settings that a run of this preset has if nothing else is said."""
-    plan = _plan(resolve(task), algorithm, preset)
-    return configs.as_dict(*_build(algorithm, plan.layers)[1:])
-
-
-def _build(algorithm: str, layers: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any]:
-    from ccpo.algorithms import find_algorithm
-    from ccpo.schedule import LoopConfig
-
-    module = find_algorithm(algorithm)
-    loop, config = configs.build((LoopConfig, module.Config), *layers)
-    if not loop.behaviour_thresholds or not loop.threshold_range:
+    if len(task.costs) > 1:
         raise ConfigError(
-            "this environment is not a registered task; give behaviour_thresholds (such as 20,40,60) "
-            "and threshold_range (such as 10,70)"
+            f"'{task.name}' has {len(task.costs)} costs ({', '.join(task.costs)}), and training takes one; "
+            "give a cost_fn that makes one of them, and thresholds for it"
         )
-    return module, loop, config
+    return {"behaviour_thresholds": task.behaviour_thresholds, "threshold_range": task.threshold_range}
 
 
-def _train(prepared: Sequence[_Prepared], factory: EnvFactory, *, display: Callable | None) -> list[Agent]:
-    """Do what is left of these runs: all of it where there is no checkpoint yet."""
-    from ccpo.training import Trainer, train_together
-
-    tell = display or (lambda _: None)
-    with ExitStack() as locks:
-        trainers = []
-        for run, module, loop, config in prepared:
-            locks.enter_context(run.lock())
-            trainer = Trainer(run, module, factory, loop=loop, config=config)
-            trainers.append(trainer)
-            if run.steps():
-                trainer.restore()
-        if len(trainers) == 1:
-            trainers[0].train(tell)
-        else:
-            train_together(trainers, tell)
-    return [Agent(Policy.load(each.run.policy_path), factory=factory, run=each.run) for each in prepared]
+def preset_values(task: Task | None, algorithm: str, preset: str) -> dict[str, Any]:
+    """What the preset says; only a registered task has values of its own, whatever others are called."""
+    if task is None:
+        return load_preset(algorithm, preset)
+    own = {"steps": task.steps} if task.steps else {}
+    return load_preset(algorithm, preset, task.preset or task.name, own=own)

@@ -7,7 +7,7 @@ algorithm.
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from importlib import resources
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -115,8 +115,22 @@ def build(kinds: tuple[type, ...], *layers: Mapping[str, Any]) -> tuple[Any, ...
     known = {f.name for kind in kinds for f in fields(kind)}
     for name in merged:
         if name not in known:
-            raise ConfigError(f"unknown setting '{name}'; {did_you_mean(name, known)}")
+            raise ConfigError(f"unknown setting '{name}'; {hint(name, known)}")
     return tuple(kind(**{f.name: merged[f.name] for f in fields(kind) if f.name in merged}) for kind in kinds)
+
+
+COST_LIMITS = ("cost_limit", "cost_limits", "cost_threshold", "limit", "safety_budget", "cost_budget")
+"""What other libraries call the threshold."""
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """What to write instead of a name that is not known."""
+    if name in COST_LIMITS:
+        return (
+            "what others call the cost limit is the threshold here, and no setting: train under behaviour_thresholds "
+            "and a threshold_range, then act with threshold=…"
+        )
+    return did_you_mean(name, known)
 
 
 def as_dict(*configs: Any) -> dict[str, Any]:
@@ -127,18 +141,21 @@ def as_dict(*configs: Any) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in merged.items()}
 
 
-def load_preset(algorithm: str, preset: str, task: str) -> dict[str, Any]:
-    """The preset's values for a task: what it extends, then its `all` table, then the task's own if there is one.
+def load_preset(algorithm: str, preset: str, task: str = "", *, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The preset's values for a task: what it extends, then its `all` table, then the task's if it is a registered one.
 
-    A variant of a task, `Task-…`, has the values of the task.
+    What the task says of itself (`own`) has the place of its table in a preset that extends nothing.
     """
     path = resources.files("ccpo") / "presets" / f"{algorithm}.toml"
     tables = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if preset not in tables:
         raise ConfigError(f"unknown preset '{preset}' of {algorithm}; {did_you_mean(preset, tables)}")
     table = tables[preset]
-    base = load_preset(algorithm, table["extends"], task) if "extends" in table else {}
-    return {**base, **table.get("all", {}), **table.get(task.partition("-")[0], {})}
+    if "extends" in table:
+        base, own = load_preset(algorithm, table["extends"], task, own=own), None
+    else:
+        base = {}
+    return {**base, **table.get("all", {}), **(own or {}), **table.get(task, {})}
 
 
 def load_file(path: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ and what to do. The command line prints that one line and exits with 2.
 
 import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 
 
@@ -24,6 +25,10 @@ class ThresholdError(CCPOError, ValueError):
 
 class ThresholdWarning(UserWarning):
     """A threshold outside the range that the policy was trained for."""
+
+
+class RunWarning(UserWarning):
+    """Something of a run is damaged, and it goes on without it."""
 
 
 class EnvError(CCPOError):
@@ -44,6 +49,25 @@ class FormatError(CCPOError, ValueError):
 
 class MissingExtraError(CCPOError, ImportError):
     """An optional dependency that is not installed."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped with Ctrl-C; `kept`: the folders of its runs, the steps of their newest checkpoints."""
+
+    def __init__(self, kept: Sequence[tuple[Path, int]]) -> None:
+        self.kept = tuple(kept)
+        super().__init__(self.advice(lambda path: f"ccpo.resume({path!r})"))
+
+    def advice(self, command: Callable[[str], str]) -> str:
+        """Where each run stands, and the command that continues it, made from its folder."""
+        if not self.kept:
+            return "stopped before the first iteration; nothing was kept"
+        return "; ".join(
+            f"stopped, kept up to step {step:,}; continue with: {command(str(path))}"
+            if step
+            else f"stopped before the first checkpoint; start anew with: {command(str(path))}"
+            for path, step in self.kept
+        )
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

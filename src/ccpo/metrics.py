@@ -5,17 +5,20 @@ Axes: S seeds, C conditions (thresholds).
 """
 
 import csv
+import importlib
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ccpo.errors import FormatError
+from ccpo.errors import FormatError, MissingExtraError
+from ccpo.late import above
 from ccpo.policy_file import PathLike, write_atomically
+from ccpo.printing import as_html, as_text
 
 GRIDS: dict[str, tuple[float, ...]] = {
     "13": tuple(float(threshold) for threshold in range(10, 71, 5)),
@@ -58,6 +61,8 @@ class EpisodeTable:
     reward: np.ndarray
     cost: np.ndarray
     length: np.ndarray
+    behaviour_thresholds: tuple[float, ...] = ()
+    """What the agent was trained under, where that is known; no file of episodes holds it."""
 
     def __post_init__(self) -> None:
         for name, dtype in _DTYPES.items():
@@ -82,6 +87,27 @@ class EpisodeTable:
     def __len__(self) -> int:
         return len(self.task)
 
+    def __repr__(self) -> str:
+        tasks, thresholds = ", ".join(dict.fromkeys(self.task.tolist())), len(np.unique(self.threshold))
+        return f"<EpisodeTable: {len(self)} episodes at {thresholds} thresholds on {tasks or 'nothing'}>"
+
+    def __str__(self) -> str:
+        return as_text(self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._shown())
+
+    def _shown(self) -> Any:
+        return above("report.tables").threshold_table(per_threshold(self, self.behaviour_thresholds))
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with the same columns."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise MissingExtraError("to_pandas() needs 'pandas'; install it with: pip install pandas") from None
+        return pandas.DataFrame({name: getattr(self, name) for name in COLUMNS})
+
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> "EpisodeTable":
         """A table from mappings with exactly the columns as keys."""
@@ -89,11 +115,15 @@ class EpisodeTable:
         for row in rows:
             if set(row) != set(COLUMNS):
                 raise FormatError(f"a row has the fields {sorted(row)}, expected {', '.join(COLUMNS)}")
-        return cls(**{name: np.array([row[name] for row in rows]) for name in COLUMNS})
+        columns: dict[str, Any] = {name: np.array([row[name] for row in rows]) for name in COLUMNS}
+        return cls(**columns)
 
     @classmethod
     def concatenate(cls, tables: Sequence["EpisodeTable"]) -> "EpisodeTable":
-        return cls(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMNS})
+        """All rows; the behaviour thresholds are those that all tables agree on."""
+        behaviour = {table.behaviour_thresholds for table in tables}
+        columns: dict[str, Any] = {name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMNS}
+        return cls(**columns, behaviour_thresholds=behaviour.pop() if len(behaviour) == 1 else ())
 
     @classmethod
     def read_csv(cls, path: PathLike) -> "EpisodeTable":
@@ -111,21 +141,29 @@ class EpisodeTable:
                 raise FormatError(f"{str(path)!r} line {line} has {len(row)} fields, expected {len(COLUMNS)}")
         columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(COLUMNS)
         try:
-            return cls(**{name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)})
+            arrays: dict[str, Any] = {name: np.array(values) for name, values in zip(COLUMNS, columns, strict=True)}
+            return cls(**arrays)
         except FormatError as error:
             raise FormatError(f"{str(path)!r}: {error}") from None
 
     def write_csv(self, path: PathLike) -> None:
         """Write all digits, atomically: what is read back is equal bit for bit."""
+        write_atomically(path, self._csv())
+
+    def to_csv(self, path: PathLike | None = None) -> str | None:
+        """The text of a CSV file; with `path` it is written there instead, as pandas does."""
+        return self._csv() if path is None else self.write_csv(path)
+
+    def _csv(self) -> str:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True))
-        write_atomically(path, text.getvalue())
+        return text.getvalue()
 
     def select(self, mask: np.ndarray) -> "EpisodeTable":
         """The rows where the mask is true."""
-        return EpisodeTable(**{field.name: getattr(self, field.name)[mask] for field in fields(self)})
+        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
 
     def groups(self) -> Iterator[tuple[str, str, "EpisodeTable"]]:
         """Task, algorithm and their rows, in the order of first appearance."""
@@ -265,9 +303,27 @@ def per_threshold(table: EpisodeTable, behaviour_thresholds: Sequence[float]) ->
     return rows
 
 
-def summarise(table: EpisodeTable, behaviour_thresholds: Sequence[float]) -> list[Summary]:
-    """`METRICS` for each task and algorithm, on each grid that fits."""
-    summaries = []
+class Summaries(list[Summary]):
+    """Summaries that show themselves as a table when they are printed."""
+
+    def __str__(self) -> str:
+        return as_text(self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._shown())
+
+    def _shown(self) -> Any:
+        return above("report.tables").summary_table(self)
+
+
+def summarise(table: EpisodeTable, behaviour_thresholds: Sequence[float] | None = None) -> Summaries:
+    """`METRICS` for each task and algorithm, on each grid that fits; the table knows which thresholds were trained at.
+
+    Give the behaviour thresholds of a table that was read from a file.
+    """
+    if behaviour_thresholds is None:
+        behaviour_thresholds = table.behaviour_thresholds
+    summaries = Summaries()
     for task, algorithm, group in table.groups():
         seeds, thresholds = np.unique(group.seed), np.unique(group.threshold)
         kinds = threshold_groups(thresholds, behaviour_thresholds)

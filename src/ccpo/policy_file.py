@@ -9,7 +9,8 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +19,9 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from ccpo import observations
 from ccpo.errors import FormatError, RunError
-from ccpo.types import EARLY_ENDS, EnvSpec
+from ccpo.types import EARLY_ENDS, LARGEST, EnvSpec
 
 FORMAT = "ccpo-policy"
 FORMAT_VERSION = 3
@@ -42,11 +44,21 @@ PathLike = str | os.PathLike[str]
 T = TypeVar("T")
 
 
+@contextmanager
+def writing(path: PathLike, *, then: str = "") -> Iterator[None]:
+    """What fails in here because a file cannot be written is one `RunError`; `then` says how to go on."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or _one_line(error)
+        raise RunError(f"cannot write {str(path)!r}: {reason}; check folder and free space{then}") from None
+
+
 def write_atomically(path: PathLike, data: bytes | str) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("xb") as file:
@@ -55,9 +67,8 @@ def write_atomically(path: PathLike, data: bytes | str) -> None:
                 os.fsync(file.fileno())
             part.replace(path)
         finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write {str(path)!r}: {error.strerror}; check folder and free space") from None
+            with suppress(OSError):  # the error of writing says more
+                part.unlink(missing_ok=True)
 
 
 def encode(arrays: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> bytes:
@@ -114,6 +125,8 @@ def checked_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     if copy["calibration"] is not None:
         requested, dial = copy["calibration"].get("requested"), copy["calibration"].get("dial")
         _check_increasing(requested, "calibration.requested")
+        if not is_number(copy["calibration"].get("cost_max", 1.0)):
+            raise FormatError("the manifest's 'calibration.cost_max' must be a number")
         if not are_numbers(dial) or len(dial) != len(requested) or min(dial) < 0:
             raise FormatError("the manifest's 'calibration.dial' must hold one number ≥ 0 for each request")
     return copy
@@ -158,8 +171,18 @@ def checked_env(env: EnvSpec) -> EnvSpec:
         raise FormatError(f"the manifest's 'env' needs the names of its costs, not {env.costs!r:.60}")
     if env.early_end not in EARLY_ENDS:
         raise FormatError(f"the manifest's early_end is {env.early_end!r:.60}, expected one of {', '.join(EARLY_ENDS)}")
-    if not all(a < b for a, b in zip(low, high, strict=True)):
-        raise FormatError(f"the manifest's action_low {low!r:.60} must be below action_high {high!r:.60}")
+    layout = observations.decode(env.observation_layout)
+    if layout is not None and observations.size(layout) != env.observation_size:
+        raise FormatError(
+            f"the manifest's observation_layout has {observations.size(layout)} numbers, "
+            f"its observation_size is {env.observation_size}"
+        )
+    bounds = np.clip([low, high], -2 * LARGEST, 2 * LARGEST).astype(np.float32)  # as actions are scaled with
+    if not (bounds[0] < bounds[1]).all() or np.abs(bounds).max() > LARGEST:
+        raise FormatError(
+            f"the manifest's action_low {low!r:.60} must be below action_high {high!r:.60}, both within ±{LARGEST:g} "
+            "and told apart by float32"
+        )
     return env
 
 

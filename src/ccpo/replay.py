@@ -49,6 +49,13 @@ def insert(replay: Replay, rollout: Transition) -> Replay:
     return Replay(data, (replay.head + steps) % slots, jnp.minimum(replay.filled + steps, slots))
 
 
+def cut(replay: Replay) -> Replay:
+    """The newest step of every lane marked as the last of its episode: what comes next does not follow from it."""
+    newest = (replay.head - 1) % replay.data.reward.shape[0]
+    truncated = replay.data.truncated.at[newest].set(~replay.data.terminated[newest])
+    return replay._replace(data=replay.data._replace(truncated=truncated))
+
+
 def sample_windows(replay: Replay, key: Array, *, batch: int, nstep: int) -> Transition:
     """Uniform windows of n steps over everything stored: Transition of [n, B, …]."""
     slots, lanes = replay.data.reward.shape

@@ -7,20 +7,20 @@ runs/ccpo-BallCircle/seed-000-20260101-120000/
     checkpoints/step_000012000/
 """
 
-import csv
 import fcntl
 import hashlib
-import json
 import os
 import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +28,19 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from ccpo.errors import FormatError, RunError
-from ccpo.policy_file import write_atomically
+from ccpo.errors import FormatError, NumericalError, RunError, RunWarning
+from ccpo.policy_file import MAX_HEADER_BYTES, writing
+from ccpo.progress import read_rows
+from ccpo.sealed import read_sealed, write_json, write_sealed
 
 FORMAT_VERSION = 1
 POLICY_FILE = "policy.safetensors"
 STARTS = "starts"
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, json.dumps(content, indent=2) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of ours, or a FormatError that names the file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FormatError(f"'{path}' is missing; the folder is not a complete run") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise FormatError(f"'{path}' cannot be read ({error}); restore it or start a new run") from None
-    if not isinstance(content, dict):
-        raise FormatError(f"'{path}' holds no JSON object; restore it or start a new run")
-    return content
-
-
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    names = ("ccpo", "jax", "jaxlib", "numpy", "optax", "gymnasium", "bullet-safety-gym", "pybullet")
+    names = ("ccpo", "jax", "jaxlib", "numpy", "optax", "gymnasium", "bullet-safety-gym", "pybullet", "mujoco")
     found = {"python": platform.python_version()}
     for name in names:
         try:
@@ -139,10 +124,11 @@ class Run:
         run._made = missing if folder else [run.path, *missing]
         if run.config_path.exists():
             raise RunError(f"'{run.path}' already holds a run; continue it with: ccpo train --resume {run.path}")
-        run.checkpoints_path.mkdir(parents=True, exist_ok=True)
+        with writing(run.path):
+            run.checkpoints_path.mkdir(parents=True, exist_ok=True)
         write_json(run.manifest_path, manifest())
         # last, since it is what makes a folder a run
-        write_json(run.config_path, {"format_version": FORMAT_VERSION, **config})
+        write_sealed(run.config_path, {"format_version": FORMAT_VERSION, **config})
         return run
 
     def discard(self) -> None:
@@ -157,9 +143,10 @@ class Run:
 
     def discard_evaluations(self) -> None:
         """Take away what tells of weights that are replaced."""
-        for pattern in ("eval.*", "eval-*.*", "calibration.csv"):
-            for path in self.path.glob(pattern):
-                path.unlink()
+        with writing(self.path):
+            for pattern in ("eval.*", "eval-*.*", "calibration.csv"):
+                for path in self.path.glob(pattern):
+                    path.unlink()
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -169,12 +156,16 @@ class Run:
             raise RunError(f"'{path}' is not a run folder (no config.json); give a folder that 'ccpo train' made")
         return run
 
-    def config(self) -> dict[str, Any]:
-        content = read_json(self.config_path)
+    def config(self, *, texts: Sequence[str] = ()) -> dict[str, Any]:
+        """The settings that the run began with, of which `texts` must be there and be text."""
+        content = read_sealed(self.config_path)
         if content.pop("format_version", None) != FORMAT_VERSION:
             raise FormatError(
                 f"'{self.config_path}' has another format version than {FORMAT_VERSION}; use a matching ccpo"
             )
+        for name in texts:
+            if not isinstance(content.get(name), str):
+                raise FormatError(f"'{self.config_path}' has no '{name}'; restore it or start a new run")
         return content
 
     def start(self, index: int) -> "Run":
@@ -192,21 +183,15 @@ class Run:
         return any(run.progress() for run in (self, *self.starts()))
 
     def progress(self) -> list[dict[str, Any]]:
-        """The rows logged so far; what comes after a line cut by a crash is left out."""
-        rows: list[dict[str, Any]] = []
-        if not self.rows_path.exists():
-            return rows
-        for line in self.rows_path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return rows
+        """The rows logged so far."""
+        return read_rows(self.rows_path)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for writing; the lock dies with the process."""
-        with open(self._lock_path, "w") as file:
+        with writing(self._lock_path):
+            file = open(self._lock_path, "w")  # noqa: SIM115 closed below, outside of what `writing` answers for
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -215,53 +200,121 @@ class Run:
 
     def steps(self) -> list[int]:
         """Environment steps of the complete checkpoints, oldest first."""
-        return sorted(int(p.name.removeprefix("step_")) for p in self.checkpoints_path.glob("step_*"))
+        names = (path.name.removeprefix("step_") for path in self.checkpoints_path.glob("step_*"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoints_path / f"step_{step:09d}"
 
     def save_checkpoint(
-        self, step: int, groups: Mapping[str, dict[str, np.ndarray]], info: Mapping[str, Any], *, keep: int
+        self,
+        step: int,
+        groups: Mapping[str, dict[str, np.ndarray]],
+        info: Mapping[str, Any],
+        *,
+        keep: int,
+        unknown: Iterable[str] = (),
     ) -> None:
-        """Write `<group>.safetensors` for each group and `checkpoint.json`, then drop all but the newest `keep`."""
-        final = self.checkpoint_path(step)
-        temporary = self.checkpoints_path / f".{final.name}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        digests = {}
-        for name, arrays in groups.items():
-            file = temporary / f"{name}.safetensors"
-            save_file({k: np.require(v, requirements="C") for k, v in arrays.items()}, file)
-            digests[name] = _digest(file)
-        write_json(temporary / "checkpoint.json", {"format_version": FORMAT_VERSION, "sha256": digests, **info})
-        replaced = self.checkpoints_path / f".{final.name}.old"
-        if final.exists():
-            os.replace(final, replaced)
-        os.replace(temporary, final)
-        shutil.rmtree(replaced, ignore_errors=True)
-        for old in self.steps()[:-keep]:
-            shutil.rmtree(self.checkpoint_path(old))
+        """Write `<group>.safetensors` for each group and `checkpoint.json`, then drop all but the newest `keep`.
 
-    def load_checkpoint(self, step: int | None = None) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
-        """The arrays and the info of a checkpoint, by default the newest; any damage is a FormatError."""
-        steps = self.steps()
+        No array may hold NaN or infinity, but for the `unknown`, which may stand for what was not measured yet.
+        """
+        spoilt = min(not_finite(groups) - {*unknown}, default=None)
+        if spoilt:
+            kept = [each for each in self.steps() if each != step]
+            advice = f"the checkpoint at step {kept[-1]} is kept" if kept else "there is no checkpoint yet"
+            raise NumericalError(
+                f"'{spoilt}' holds NaN or infinity after {step} steps and is not saved; {advice}; "
+                "try a smaller learning rate, or bound what the environment returns"
+            )
+        if not self.config_path.is_file():
+            raise RunError(f"'{self.path}' was deleted or moved while it was being written; start a new run")
+        final = self.checkpoint_path(step)
+        temporary, replaced = (self.checkpoints_path / f".{final.name}.{end}" for end in ("tmp", "old"))
+        with writing(final, then=f"; then: ccpo train --resume {self.path}"):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            try:
+                digests = {}
+                for name, arrays in groups.items():
+                    file = temporary / f"{name}.safetensors"
+                    save_file({k: np.require(v, requirements="C") for k, v in arrays.items()}, file)
+                    digests[name] = _digest(file)
+                content = {"format_version": FORMAT_VERSION, "sha256": digests, "unknown": sorted(unknown), **info}
+                write_sealed(temporary / "checkpoint.json", content)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint only takes up room
+                raise
+            if final.exists():
+                os.replace(final, replaced)
+            os.replace(temporary, final)
+            shutil.rmtree(replaced, ignore_errors=True)
+            for old in self.steps()[:-keep]:
+                shutil.rmtree(self.checkpoint_path(old))
+
+    def load_checkpoint(
+        self, step: int | None = None, *, largest: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
+        """The arrays and the info of a checkpoint: by default the newest that is intact, with a warning of others.
+
+        `largest` says which groups there must be, and how many bytes each may have.
+        """
+        steps = self.steps()[::-1] if step is None else [step]
         if not steps:
             raise RunError(f"'{self.path}' holds no checkpoint; continue it with: ccpo train --resume {self.path}")
-        folder = self.checkpoint_path(steps[-1] if step is None else step)
-        info = read_json(folder / "checkpoint.json")
+        for each, older in pairwise(steps):
+            try:
+                return self._read_checkpoint(each, largest)
+            except FormatError as error:
+                warnings.warn(f"{error}; the checkpoint before it is used, at step {older}", RunWarning, stacklevel=2)
+        try:
+            return self._read_checkpoint(steps[-1], largest)
+        except FormatError as error:
+            advice = f"no checkpoint is left; delete '{self.checkpoints_path}' to begin anew"
+            raise FormatError(f"{error}; {advice}") from None
+
+    def _read_checkpoint(
+        self, step: int, largest: Mapping[str, int] | None
+    ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
+        """One checkpoint; any damage is a FormatError."""
+        folder = self.checkpoint_path(step)
+        info = read_sealed(folder / "checkpoint.json")
         if info.get("format_version") != FORMAT_VERSION:
             raise FormatError(f"'{folder}' has format version {info.get('format_version')}, expected {FORMAT_VERSION}")
+        digests, unknown = info.get("sha256"), info.get("unknown")  # files from before there was a list have none
+        if (
+            not isinstance(digests, dict)
+            or not isinstance(unknown, list | type(None))
+            or (largest is not None and digests.keys() != largest.keys())
+        ):
+            raise FormatError(f"'{folder / 'checkpoint.json'}' does not name the checkpoint's files")
         groups = {}
-        for name, digest in info["sha256"].items():
-            file = folder / f"{name}.safetensors"
-            advice = f"delete '{folder}' to use the checkpoint before it"
-            if not file.is_file() or _digest(file) != digest:
-                raise FormatError(f"'{file}' is missing, truncated or changed; {advice}")
+        for name, digest in digests.items():
+            file = folder / f"{Path(name).name}.safetensors"
             try:
+                if largest is not None and file.stat().st_size > largest[name] + MAX_HEADER_BYTES:
+                    raise FormatError(f"'{file}' is larger than this run's can be")
+                if _digest(file) != digest:
+                    raise FormatError(f"'{file}' is missing, truncated or changed")
                 groups[name] = load_file(file)
-            except SafetensorError as error:
-                raise FormatError(f"'{file}' cannot be read ({error}); {advice}") from None
-        return groups, info
+            except (OSError, SafetensorError, ValueError, KeyError) as error:
+                if isinstance(error, FormatError):
+                    raise
+                raise FormatError(f"'{file}' is missing, truncated or changed ({error})") from None
+        spoilt = None if unknown is None else min((n for n in not_finite(groups) if n not in unknown), default=None)
+        if spoilt:
+            raise FormatError(f"'{spoilt}' in '{folder}' holds NaN or infinity")
+        return groups, info | {"step": step}
+
+
+def not_finite(groups: Mapping[str, Mapping[str, np.ndarray]]) -> set[str]:
+    """The arrays that hold NaN or infinity."""
+    return {
+        f"{group}.{name}"
+        for group, arrays in groups.items()
+        for name, array in arrays.items()
+        if array.dtype.kind == "f" and not np.isfinite(array).all()
+    }
 
 
 def _new_folder(parent: Path, name: str) -> Path:
@@ -282,30 +335,3 @@ def _new_folder(parent: Path, name: str) -> Path:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class ProgressLog:
-    """`progress.csv` and `progress.jsonl`: one row per iteration, flushed as it comes, cut back when a run resumes."""
-
-    def __init__(self, run: Run, *, upto_step: int) -> None:
-        self._csv_path, self._jsonl_path = run.progress_path, run.rows_path
-        rows = [row for row in run.progress() if row["steps"] <= upto_step]
-        write_atomically(self._jsonl_path, "".join(json.dumps(row) + "\n" for row in rows))
-        self._columns: list[str] = list(rows[0]) if rows else []
-        self._csv_path.unlink(missing_ok=True)
-        for row in rows:
-            self._write_csv(row)
-
-    def _write_csv(self, row: Mapping[str, Any]) -> None:
-        new = not self._csv_path.exists()
-        self._columns = self._columns or list(row)
-        with open(self._csv_path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self._columns)
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        self._write_csv(row)
-        with open(self._jsonl_path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")

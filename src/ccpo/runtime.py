@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ccpo import policy_file
+from ccpo import observations, policy_file
 from ccpo.errors import (
     CCPOError,
     ConfigError,
@@ -25,6 +25,7 @@ from ccpo.errors import (
     ThresholdWarning,
     did_you_mean,
 )
+from ccpo.monitor import BASELINE, Monitor
 from ccpo.policy_file import PathLike, are_numbers, is_number
 from ccpo.types import Array, EnvSpec
 
@@ -291,10 +292,15 @@ class Policy:
         self.net = make_net(arrays, policy_file.parse_dataclass(NetConfig, self.manifest["net"], "net"))
         self._check_arrays()
         self.manifest["checksum"] = policy_file.checksum(self.net.arrays, self.manifest)
+        self._layout = observations.decode(env.observation_layout)
         self._action_low = np.asarray(env.action_low, np.float32)
         self._action_high = np.asarray(env.action_high, np.float32)
         self._action_half_range = np.float32(0.5) * (self._action_high - self._action_low)
         self._rng = np.random.default_rng()
+
+    def __repr__(self) -> str:
+        low, high = self.threshold_range
+        return f"<Policy: {self.manifest['algorithm']} on {self.env.task}, thresholds {low:g} to {high:g}>"
 
     @classmethod
     def create(
@@ -383,9 +389,12 @@ class Policy:
 
     def _checked_obs(self, obs: Array) -> np.ndarray:
         size = self.net.observation_size
+        if not isinstance(obs, np.ndarray) or self._layout is not None:
+            obs = observations.flatten(self._layout, obs) if observations.is_structured(self._layout, obs) else obs
         array = _as_float32(obs)
         if array is None or array.ndim not in (1, 2) or array.shape[-1] != size:
-            raise FormatError(f"obs {_describe(obs)}, expected numbers of shape ({size},) or (N, {size})")
+            form = f", or {observations.describe(self._layout)}" if self._layout else ""
+            raise FormatError(f"obs {_describe(obs)}, expected numbers of shape ({size},) or (N, {size}){form}")
         if not np.isfinite(array).all():
             raise NumericalError("obs holds NaN or infinity; check the sensor or the environment before acting")
         return array
@@ -425,6 +434,16 @@ class Policy:
     ) -> "PolicyEpisode":
         """An episode under a threshold, which keeps what was spent and how many steps were taken."""
         return PolicyEpisode(self, threshold, deterministic=deterministic, rng=rng, calibrated=calibrated)
+
+    def monitor(self, confidence: float = 0.95, *, cost_max: float | None = None, baseline: int = BASELINE) -> Monitor:
+        """A monitor for episodes of this policy in operation; see `ccpo.monitor`.
+
+        `cost_max` is the largest cost of an episode: the calibration's unless given, else 1 for each of its steps.
+        """
+        if cost_max is None:
+            calibration: Mapping[str, Any] = self.manifest["calibration"] or {}
+            cost_max = float(calibration.get("cost_max", self.env.episode_length))
+        return Monitor(confidence=confidence, cost_max=cost_max, baseline=baseline)
 
     def _setting(self, threshold: Any, *, calibrated: bool, stacklevel: int) -> Any:
         """The dial setting for a threshold: itself, with a warning outside the trained range, or the calibrated one."""
@@ -485,6 +504,10 @@ class PolicyEpisode:
         self._policy, self._deterministic, self._rng, self._calibrated = policy, deterministic, rng, calibrated
         self.spent, self.steps = 0.0, 0
         self._turn(threshold, stacklevel=5)
+
+    def __repr__(self) -> str:
+        account = f"{self.spent:g} of {self.threshold:g} spent in {self.steps} steps"
+        return f"<PolicyEpisode on {self._policy.env.task}: {account}>"
 
     @property
     def threshold(self) -> float:

@@ -11,7 +11,8 @@ import numpy as np
 from ccpo.config import Settings, setting
 from ccpo.envs.workers import Order
 from ccpo.errors import ConfigError
-from ccpo.types import Acting, EnvSpec, Problem
+from ccpo.processes import STEP_SECONDS
+from ccpo.types import LARGEST, Acting, EnvSpec, Problem
 
 LOOPS = ("closed", "open")
 EPISODES = 600
@@ -34,10 +35,10 @@ class LoopConfig(Settings):
         choices=LOOPS,
     )
     behaviour_thresholds: tuple[float, ...] = setting(
-        (), "thresholds under which data is collected; empty: the task's own", low=0
+        (), "thresholds under which data is collected; empty: the task's own", low=0, high=LARGEST
     )
     threshold_range: tuple[float, ...] = setting(
-        (), "lowest and highest threshold to serve; empty: the task's own", low=0
+        (), "lowest and highest threshold to serve; empty: the task's own", low=0, high=LARGEST
     )
     lanes_per_threshold: int = setting(2, "environments for each behaviour threshold", low=1, high=1000)
     deployed_lanes: int = setting(1, "how many of these act as deployed (deterministic); the rest explore", low=0)
@@ -56,6 +57,9 @@ class LoopConfig(Settings):
     keep_checkpoints: int = setting(2, "how many checkpoints are kept", low=1)
     workers: int = setting(
         0, "worker processes; 0: collect in this process, beside the compiled learner", low=0, high=256
+    )
+    step_seconds: float = setting(
+        STEP_SECONDS, "seconds after which a step in a worker process counts as hung; 0: never", low=0
     )
 
     def validate(self) -> None:
@@ -105,6 +109,7 @@ class Schedule:
         # checkpoints cut episodes: one must fit between
         self._every = max(math.ceil(length / self.rollout), round(loop.checkpoint_every / self.steps_each))
         self._warmup = math.ceil(min(loop.warmup_steps, WARMUP_SHARE * steps) / self.steps_each)
+        self.random_steps = self._warmup * self.steps_each
         self._correlation = loop.noise_correlation
 
     def progress_after(self, iteration: int) -> np.float32:

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
@@ -18,13 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ccpo import memory, trees
 from ccpo import replay as replays
-from ccpo import trees
 from ccpo.config import as_dict
 from ccpo.envs.registry import EnvFactory
 from ccpo.envs.workers import Collector, Rollout
 from ccpo.errors import CCPOError, ConfigError, FormatError, NumericalError
-from ccpo.runs import ProgressLog, Run, versions
+from ccpo.policy_file import are_numbers
+from ccpo.progress import ProgressLog
+from ccpo.runs import Run, not_finite, versions
 from ccpo.runtime import Policy
 from ccpo.schedule import LoopConfig, Schedule, make_problem
 from ccpo.types import Acting, Episode, Experience, Problem, Progress
@@ -68,10 +71,21 @@ class Trainer:
                 f"warmup_steps={loop.warmup_steps}, but on-policy methods learn only from what their own newest policy "
                 "did; set warmup_steps=0"
             )
+        self._check_sizes()
         self.state = compiled_init(algorithm, config, self.problem)(jax.random.key(loop.seed))
         self.replay = replays.init(self.problem.spec, slots=self.schedule.slots, lanes=self.problem.lanes)
         self.acting: Acting = algorithm.acting(config, self.problem, self.state)
         self.iteration, self.cumulative_cost, self.seconds = 0, 0.0, 0.0
+        # what is NaN before anything is learned means "not measured yet", and may be saved so
+        self.unknown = not_finite({name: trees.to_arrays(tree) for name, tree in self._groups().items()})
+
+    def _check_sizes(self) -> None:
+        """Refuse what cannot fit into memory before any of it is allocated."""
+        lanes, rollout, slots = self.problem.lanes, self.schedule.rollout, self.schedule.slots
+        step = memory.bytes_of(jax.eval_shape(partial(replays.init, self.problem.spec, slots=1, lanes=lanes)).data)
+        memory.check_fits({"the replay (replay_steps)": slots * step, "rollouts (rollout_length)": 2 * rollout * step})
+        state = jax.eval_shape(partial(self.algorithm.init, self.config, self.problem), jax.random.key(0))
+        memory.check_fits({"networks and optimisers (hidden, features)": memory.bytes_of(state)})
 
     @property
     def name(self) -> str:
@@ -94,6 +108,8 @@ class Trainer:
         learn = compiled_learn(self.algorithm, self.config, self.problem)
         turns = self.turns(display)
         material = next(turns, None)
+        if material is not None:
+            memory.check_program(learn, *material)
         while material is not None:
             material = _send(turns, learn(*material))
 
@@ -101,17 +117,19 @@ class Trainer:
         """The remaining iterations, one a turn: yields what there is to learn from, is sent what was learnt."""
         if self.finished:
             return
-        log = ProgressLog(self.run, upto_step=self.steps)
+        log = ProgressLog(self.run.progress_path, self.run.rows_path, upto_step=self.steps)
         workers = Collector(
             self.factory,
             self.problem,
             seed=self.loop.seed,
             steps=self.schedule.rollout,
             workers=self.loop.workers,
+            step_seconds=self.loop.step_seconds,
         )
         with workers as collector:
             began = time.perf_counter() - self.seconds
-            collector.start(self.schedule.order(self.iteration, self.acting))
+            # a checkpoint out of turn leaves no environments to go on with either
+            collector.start(replace(self.schedule.order(self.iteration, self.acting), fresh=True))
             rollout = collector.wait()
             while not self.finished:
                 more = self.iteration + 1 < self.schedule.iterations
@@ -170,19 +188,26 @@ class Trainer:
 
     def save(self) -> None:
         """A checkpoint of everything: learner, replay, the policy that acts next, counters."""
-        groups = {
-            "state": trees.to_arrays(self.state),
-            "replay": trees.to_arrays(self.replay),
-            "acting": trees.to_arrays({"explore": self.acting.explore, "deploy": self.acting.deploy}),
-        }
+        groups = {name: trees.to_arrays(tree) for name, tree in self._groups().items()}
         info = {
             "task": self.problem.spec.task,
             "iteration": self.iteration,
             "cumulative_cost": self.cumulative_cost,
             "seconds": self.seconds,
         }
-        self.run.save_checkpoint(self.steps, groups, info, keep=self.loop.keep_checkpoints)
+        self.run.save_checkpoint(self.steps, groups, info, keep=self.loop.keep_checkpoints, unknown=self.unknown)
         self._save_policy()
+
+    def stop(self) -> None:
+        """A checkpoint now, unless there is one: whoever goes on from it begins with fresh environments."""
+        if self.run.steps()[-1:] != [self.steps]:
+            self.replay = replays.cut(self.replay)
+            self.save()
+
+    def _groups(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        acting = {"explore": self.acting.explore, "deploy": self.acting.deploy}
+        return {"state": self.state, "replay": self.replay, "acting": acting}
 
     def _save_policy(self) -> None:
         self.run.discard_evaluations()
@@ -214,18 +239,20 @@ class Trainer:
         )
 
     def restore(self) -> None:
-        """Continue from the run's newest checkpoint."""
-        groups, info = self.run.load_checkpoint()
-        if info.get("task") != self.problem.spec.task:
-            raise FormatError(
-                f"the checkpoint in '{self.run.path}' is of task '{info.get('task')}', "
-                f"this run is of '{self.problem.spec.task}'"
-            )
+        """Continue from the run's newest checkpoint that is intact."""
+        templates = {name: trees.to_arrays(tree) for name, tree in self._groups().items()}
+        largest = {name: sum(array.nbytes for array in arrays.values()) for name, arrays in templates.items()}
+        groups, info = self.run.load_checkpoint(largest=largest)
         source = f"the checkpoint in '{self.run.path}'"
+        if info.get("task") != self.problem.spec.task:
+            raise FormatError(f"{source} is of task '{info.get('task')}', this run is of '{self.problem.spec.task}'")
+        counters: list[Any] = [info.get(name) for name in ("iteration", "cumulative_cost", "seconds")]
+        whole = type(counters[0]) is int and are_numbers(counters) and all(counter >= 0 for counter in counters)
+        if not whole or info["iteration"] * self.schedule.steps_each != info["step"]:
+            raise FormatError(f"{source} has counters {counters!r:.80} that do not fit its {info['step']} steps")
         self.state = trees.from_arrays(self.state, groups["state"], source=source)
         self.replay = trees.from_arrays(self.replay, groups["replay"], source=source)
-        template = {"explore": self.acting.explore, "deploy": self.acting.deploy}
-        arrays = trees.from_arrays(template, groups["acting"], source=source)
+        arrays = trees.from_arrays(self._groups()["acting"], groups["acting"], source=source)
         self.acting = self.acting._replace(**jax.tree.map(np.array, arrays))
         self.iteration, self.seconds = info["iteration"], info["seconds"]
         self.cumulative_cost = info["cumulative_cost"]

@@ -13,6 +13,9 @@ import numpy as np
 Array = Any
 """A NumPy or JAX array; shapes stand in the docstrings."""
 
+LARGEST = 1e12
+"""Of observations, rewards, costs and thresholds: float32 can square these, and sum the squares up."""
+
 EARLY_ENDS = ("failure", "success")
 """What an end before the episode's time may mean; a failure must not be a way to save cost."""
 
@@ -30,6 +33,8 @@ class EnvSpec:
     """The names of its constraints."""
     early_end: str = "failure"
     """What it means that an episode ends before its time: one of `EARLY_ENDS`."""
+    observation_layout: str = ""
+    """How observations are made flat, as `observations.encode` writes it; empty if they are flat already."""
 
     @property
     def action_size(self) -> int:

@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ from ccpo import load
 from ccpo.algorithms import ALGORITHMS
 from ccpo.cli import main
 from ccpo.cli.parsing import parse_thresholds
-from ccpo.errors import ConfigError
+from ccpo.errors import ConfigError, ThresholdError
 from ccpo.metrics import COLUMNS, EpisodeTable
 from helpers import TASK, TINY
 
@@ -108,6 +110,27 @@ def test_list_shows_tasks_algorithms_and_settings(capsys):
         assert expected in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_list_of_tasks_fits_and_variants_are_shown_on_request(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = []
+    for more in ([], ["--all"]):
+        assert main(["list", "tasks", *more]) == 0
+        shown.append(capsys.readouterr().out)
+        assert max(map(len, shown[-1].splitlines())) <= max(width, 80)
+    assert len(shown[0].splitlines()) < 50
+    assert "StaticBudget-T20" not in shown[0]
+    assert "StaticBudget-T20" in shown[1]
+
+
+def test_evaluating_at_once_is_not_advised(tmp_path, capsys):
+    flags = ["--task", TASK, "--out", str(tmp_path), *TINY_FLAGS]
+    assert main(["train", *flags]) == 0
+    assert "next      ccpo evaluate" in capsys.readouterr().out
+    assert main(["train", "--evaluate", *flags]) == 0
+    assert "next" not in capsys.readouterr().out
+
+
 def test_brackets_are_shown_as_they_are(run, tmp_path, capsys, monkeypatch):
     for what in ("algorithms", "settings"):
         assert main(["list", what]) == 0
@@ -140,7 +163,7 @@ def test_bad_input_to_train(capsys, tmp_path):
         )
     assert "'seeds' is no setting" in fails(capsys, "train", "--task", TASK, "--seeds", "0,1", "--set", "seeds=3")
     assert "give one of them" in fails(capsys, "train", "--task", TASK, "--seeds", "0,1", "--set", "seed=3")
-    assert "nothing to train; give --task TASK" in fails(capsys, "train")
+    assert "nothing to train; give --env ENV" in fails(capsys, "train")
     assert "is not a run folder" in fails(capsys, "train", "--resume", tmp_path)
     for flag in ("--steps", "--episode-length", "--algorithm", "--preset", "--out", "--config", "--seeds"):
         assert "--resume takes no settings" in fails(capsys, "train", "--resume", tmp_path, flag, "3")
@@ -254,9 +277,37 @@ def test_help_is_quick_and_needs_no_jax():
 def test_thresholds_include_both_ends():
     assert parse_thresholds("10:70:5") == [float(t) for t in range(10, 71, 5)]
     assert parse_thresholds("0.1:0.3:0.1") == pytest.approx([0.1, 0.2, 0.3])
-    for bad in ("10:70", "70:10:5", "10:70:0", "x", "0:1:1e-9", "0:inf:1", "inf:inf:1", "10:70:1e-320", "0:70:nan"):
-        with pytest.raises(ConfigError):
+    for bad in ("", "10:70", "70:10:5", "10:70:0", "x", "0:1:1e-9", "0:inf:1", "inf:inf:1", "10:70:1e-320", "0:70:nan"):
+        with pytest.raises((ConfigError, ThresholdError)):
             parse_thresholds(bad)
+
+
+@pytest.mark.parametrize("text", ["1e308", "10,1e13", "1e300:1e308:1e307"])
+def test_a_threshold_that_float32_cannot_square_is_refused(text):
+    with pytest.raises(ThresholdError, match=r"one is too large; at most 1e\+12 is allowed"):
+        parse_thresholds(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--thresholds", ""], "thresholds '' must look like"),
+        (["--thresholds", "1e308"], "is too large"),
+        (["--workers", "-3"], "workers=-3 must be at least 0"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_one_line(arguments, message, run, tmp_path, capsys):
+    assert main(["evaluate", str(run), "--out", str(tmp_path), "--episodes", "1", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_terminated_command_ends_in_one_line_with_its_own_exit_code(monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("ccpo.cli.list.call", lambda options: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["list", "tasks"]) == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert capsys.readouterr().err == "\nccpo: stopped\n"
 
 
 def test_every_example_in_the_help_parses():
@@ -279,7 +330,9 @@ def test_several_seeds_are_trained_in_one_command(tmp_path):
     assert all((path / "policy.safetensors").exists() for path in folders)
 
 
-@pytest.mark.parametrize(("seeds", "message"), [("1,x", "must be whole numbers"), ("1,1", "must differ")])
+@pytest.mark.parametrize(
+    ("seeds", "message"), [("1,x", "must be whole numbers"), ("", "must be whole numbers"), ("1,1", "must differ")]
+)
 def test_bad_seeds_are_named(seeds, message, capsys, tmp_path):
     assert main(["train", "--task", TASK, "--out", str(tmp_path), "--seeds", seeds]) == 2
     assert message in capsys.readouterr().err

@@ -1,17 +1,12 @@
 """Small policies with random weights, for tests that need a policy but not a good one."""
 
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from ccpo.envs.registry import resolve
 from ccpo.runtime import NetConfig, Policy
-
-HAS_BULLET = bool(find_spec("pybullet") and find_spec("bullet_safety_gym"))
-NEEDS_BULLET = pytest.mark.skipif(not HAS_BULLET, reason="needs the extra 'bullet'")
 
 
 def random_policy(task: str, *, seed: int = 0, condition: str = "budget", evaluation: object = None) -> Policy:

@@ -11,12 +11,12 @@ from toy import closed_agent, closed_cost, toy_agent, toy_cost
 
 from ccpo import cli
 from ccpo.agent import Agent, load
+from ccpo.confidence import mean_upper_bound
 from ccpo.deploy import calibrate as c
-from ccpo.deploy.confidence import mean_upper_bound
 from ccpo.envs.registry import make, resolve
 from ccpo.errors import ConfigError, ThresholdError
 from ccpo.runtime import Policy
-from deploy.policies import HAS_BULLET
+from extras import HAS_BULLET
 
 REQUESTS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0]
 
@@ -232,6 +232,25 @@ def test_an_agent_that_can_guarantee_nothing_says_so():
     with pytest.raises(ThresholdError, match="no request up to 20 can be guaranteed"):
         c.calibrate_agent(agent, [10.0, 20.0], episodes=20, cost_max=1000.0, workers=1)
     assert agent.policy.manifest["calibration"] is None
+
+
+def test_a_refused_request_says_how_many_episodes_would_do_and_they_do():
+    measure, _ = measure_linear(1.0, noise=8.0)
+    few = calibrate(measure, requests=[12.0, 60.0], episodes=60)
+    refused = few.rows[0]
+    assert not refused.certified
+    assert refused.needed is not None
+    assert f"not certified (how many episodes would do): 12 ({refused.needed:,})" in str(few)
+    assert calibrate(measure, requests=[12.0, 60.0], episodes=2 * refused.needed).rows[0].certified
+    assert few.rows[1].needed is None
+    assert c.Calibration.from_dict(few.as_dict()) == few
+
+
+def test_an_agent_that_comes_with_the_package_is_calibrated_into_a_file_of_ones_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["calibrate", "BallCircle"]) == 2
+    assert "give --out FILE.safetensors, and load that: ccpo.load(FILE)" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_writes_the_calibrated_policy_and_its_table(tmp_path, capsys):

@@ -5,11 +5,21 @@ import pytest
 from ccpo.deploy.play import Playground
 from ccpo.deploy.watching import optimal_actor, trained_actor
 from deploy.chromium import Browser, find_chromium, wait_for
-from deploy.policies import HAS_BULLET, save_random_policy
+from deploy.policies import save_random_policy
 from deploy.serving import Server
 from deploy.toy import closed_agent, closed_cost
+from extras import HAS_BULLET, HAS_MUJOCO, NEEDS_BULLET, NEEDS_MUJOCO
 
 pytestmark = pytest.mark.skipif(not find_chromium(), reason="no Chromium on the PATH; install the package 'chromium'")
+COUNT = """((red, green, blue) => {
+  const canvas = document.querySelector(".stage canvas");
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const wanted = [red, green, blue];
+  let hits = 0;
+  for (let i = 0; i < pixels.length; i += 4) hits += wanted.every((value, at) => pixels[i + at] === value);
+  return hits;
+})"""
+"""How many pixels of the first side's picture have a colour."""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +40,8 @@ def server(tmp_path_factory):
     ]
     if HAS_BULLET:
         actors.append(trained_actor(save_random_policy(folder, "BallCircle", seed=3)))
+    if HAS_MUJOCO:
+        actors.append(trained_actor(save_random_policy(folder, "SwimmerVelocity", seed=3)))
     server = Server(Playground(actors))
     yield server
     server.stop()
@@ -142,22 +154,31 @@ def test_an_episode_ends_with_a_verdict_and_the_next_begins(page):
     page.wait(f"{step(0)} > 0 && {step(0)} < 100")
 
 
-@pytest.mark.skipif(not HAS_BULLET, reason="needs the extra 'bullet'")
+@NEEDS_BULLET
 def test_a_task_from_above_leaves_a_trail_in_the_colours_of_its_cost(page):
     choose(page, 3)
     page.wait('document.getElementById("task").textContent === "Ball-Circle"')
     page.press("+"), page.press("+")
-    count = """((red, green, blue) => {
-      const canvas = document.querySelector(".stage canvas");
-      const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-      const wanted = [red, green, blue];
-      let hits = 0;
-      for (let i = 0; i < pixels.length; i += 4) hits += wanted.every((value, at) => pixels[i + at] === value);
-      return hits;
-    })"""
-    page.wait(f"{count}(0, 114, 178) > 100")
+    page.wait(f"{COUNT}(0, 114, 178) > 100")
     page.wait(f"Number({text('.cost', 0)}) > 3")
-    assert page.evaluate(f"{count}(210, 80, 10)") > 20
+    assert page.evaluate(f"{COUNT}(210, 80, 10)") > 20
+
+
+@NEEDS_MUJOCO
+def test_a_robot_is_drawn_from_the_side_in_the_colour_of_its_cost(page):
+    choose(page, 3 + HAS_BULLET)
+    page.wait(f'document.getElementById("task").textContent === "Swimmer-Velocity" && {step(0)} > 2')
+    page.press(" ")
+    page.press("r")
+    page.wait(f"{step(0)} === 0")
+    page.wait(f"{COUNT}(0, 120, 92) > 400")  # the bodies, not only the head of the speeds
+    still = page.evaluate(picture(0))
+    page.press(".")
+    page.wait(f"{step(0)} === 1")
+    assert page.evaluate(picture(0)) != still
+    page.press(" ")
+    page.wait(f"Number({text('.cost', 0)}) > 3")
+    page.wait(f"{COUNT}(210, 80, 10) > 100")
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (320, 640)])

@@ -111,6 +111,16 @@ def test_a_page_that_sends_garbage_is_told_then_closed(server, garbage):
         open_session(socket)
 
 
+def test_a_page_that_floods_is_closed(server):
+    with server.connect() as socket:
+        open_session(socket)
+        for _ in range(play.MAX_MESSAGES_A_SECOND + 1):
+            socket.send('{"type": "pause", "paused": false}')
+        assert receive_until_closed(socket)[1] == play.REFUSED
+    with server.connect() as socket:
+        open_session(socket)
+
+
 def test_a_huge_message_closes_only_its_page(server):
     with server.connect() as socket:
         open_session(socket)
@@ -166,7 +176,11 @@ def test_who_can_be_watched(tmp_path, capsys):
         (run / "policy.safetensors").write_bytes(policy.read_bytes() if name == "good" else b"nonsense")
     actors = find_actors(folder=str(tmp_path / "runs"))
     assert [actor.name for actor in actors] == ["ccpo · good", *["optimum · closed form"] * 5]
-    assert "left out: cannot load policy" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "ccpo: left out ccpo-StaticBudget/broken: cannot load policy 'policy.safetensors': not a pol"
+    )
+    assert len(line) < 160
 
 
 def test_a_port_in_use_is_one_line(capsys):
@@ -176,6 +190,9 @@ def test_a_port_in_use_is_one_line(capsys):
     assert capsys.readouterr().err.startswith(f"ccpo: cannot listen on 127.0.0.1 port {port}")
     with pytest.raises(ConfigError, match="--port 70000"):
         listen("127.0.0.1", 70000)
+    for name in ("a" * 300, "a\0b"):
+        with pytest.raises(RunError, match=r"cannot listen on .*; choose another --host or --port"):
+            listen(name, 0)
 
 
 def test_the_command_starts_quickly_without_jax_and_stops(tmp_path):

@@ -10,8 +10,9 @@ from ccpo.cli import main
 from ccpo.deploy.render import COST_COLOURS, Picture, check_animation, record_all, save_animation
 from ccpo.deploy.watching import optimal_actor, trained_actor
 from ccpo.errors import ConfigError, MissingExtraError, ThresholdError, ThresholdWarning
-from deploy.policies import NEEDS_BULLET, save_random_policy
+from deploy.policies import save_random_policy
 from deploy.toy import closed_agent, closed_cost
+from extras import NEEDS_BULLET, NEEDS_MUJOCO
 
 
 def test_recordings_share_their_start_and_differ_by_threshold():
@@ -106,3 +107,22 @@ def test_the_command_writes_its_files(tmp_path, capsys, task):
 def test_a_wrong_file_is_one_line(tmp_path, capsys):
     assert main(["render", str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@NEEDS_MUJOCO
+def test_a_picture_from_the_side_shows_the_speed_and_the_robot(tmp_path):
+    actor = trained_actor(save_random_policy(tmp_path, "HopperVelocity"))
+    picture = Picture(actor, record_all(actor, [20.0], seed=0))
+    (recording,), (panel,) = picture.recordings, picture._panels
+    (line,), steps = panel._lines, len(recording.costs)
+    points = np.array([segment[1] for segment in line.get_segments()])
+    assert points[:, 0].tolist() == list(range(1, steps + 1))
+    assert np.allclose(points[:, 1], recording.places[1:, 1])
+    assert ((points[:, 1] > 0.7402) == recording.costs).all()
+    assert len(recording.bodies) == steps + 1
+    first, last = (np.array(recording.bodies[i])[:, :4].reshape(-1, 2, 2) for i in (0, -1))
+    assert np.allclose(panel._robot._rods.get_segments(), last - (last[0, 0, 0], 0.0), atol=2e-3)
+    picture.show(0)
+    assert np.allclose(panel._robot._rods.get_segments(), first - (first[0, 0, 0], 0.0), atol=2e-3)
+    low, high = picture._view()[1]
+    assert points[:, 1].max() <= high - 0.4 * (high - low)

@@ -1,16 +1,20 @@
 """The playground's protocol: what a page may ask for, and what it gets."""
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ccpo.deploy.session import MAX_MESSAGE, Session, describe, parse_command
-from ccpo.deploy.watching import optimal_actor, trained_actor
+from ccpo.deploy.watching import LiveEpisode, optimal_actor, trained_actor
 from ccpo.errors import FormatError
 from deploy.policies import save_random_policy
 from deploy.toy import closed_agent, closed_cost
+from extras import NEEDS_BULLET, NEEDS_MUJOCO
 
 
 @pytest.fixture
@@ -207,3 +211,72 @@ def test_the_welcome_is_plain_json(session):
     assert [actor["task"] for actor in welcome["actors"]] == ["StaticBudget", "DriftBudget", "StaticBudget"]
     assert [actor["closed_loop"] for actor in welcome["actors"]] == [False, False, True]
     assert welcome["scenes"]["DriftBudget"]["kind"] == "timeline"
+    assert welcome["scenes"]["DriftBudget"]["episode_length"] == 100
+
+
+@NEEDS_MUJOCO
+def test_bodies_are_those_of_the_moment_that_was_drawn_last(tmp_path):
+    actor = trained_actor(save_random_policy(tmp_path, "SwimmerVelocity"))
+    session, alone = Session([actor]), LiveEpisode(actor, seed=0)
+
+    def rounded():
+        return [[round(value, 3) for value in body] for body in alone.bodies]
+
+    start = open_sides(session)
+    assert start["bodies"] == [rounded()]
+    ask(session, "speed", value=4)
+    [side] = session.advance()["sides"]
+    for _ in side["moments"]:
+        alone.step(side["threshold"])
+    assert len(side["moments"]) == 4
+    assert side["bodies"] == rounded() != start["bodies"][0]
+    session.close(), alone.close()
+
+
+def test_episodes_that_keep_their_threshold_are_monitored(session):
+    """The optimum costs exactly its threshold: nothing is ever refuted, and no episode is beyond."""
+    open_sides(session)
+    ask(session, "speed", value=8)
+
+    def play(*, turn=False) -> dict:
+        while True:
+            frame = session.advance()
+            if frame["type"] == "frame" and frame["sides"][0]["ended"]:
+                return frame["sides"][0]
+            if turn and frame["type"] == "frame":
+                ask(session, "threshold", side=0, value=30)
+
+    first = play()["monitor"]
+    assert (first["episodes"], first["cost"][1], first["rate"][1], first["alarms"]) == (1, 25.0, 0.0, [])
+    assert first["cost"][0] <= 25.0 <= first["cost"][2]
+    ask(session, "restart", seed=1)
+    assert play()["monitor"]["episodes"] == 2
+    ask(session, "restart", seed=2)
+    assert play(turn=True)["monitor"] is None
+
+
+@NEEDS_BULLET
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and needs glibc")
+def test_closed_sessions_give_their_memory_back():
+    """A Bullet world takes some 35 MB, which glibc would keep."""
+
+    def megabytes() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    actor = trained_actor("pretrained/BallCircle")
+
+    def watch() -> float:
+        sessions = [Session([actor]) for _ in range(5)]
+        for session in sessions:
+            open_sides(session)
+            session.advance()
+        most = megabytes()
+        for session in sessions:
+            session.close()
+        return most
+
+    watch()
+    before = megabytes()
+    most = watch()
+    assert most - before > 100
+    assert megabytes() - before < 20

@@ -3,18 +3,31 @@
 import json
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 
 from ccpo import agent
-from ccpo.deploy.watching import CurvePoint, LiveEpisode, check_same_task, optimal_actor, scene_of, trained_actor
-from ccpo.envs.analytic import ANALYTIC_ENVS
+from ccpo.deploy.watching import (
+    Actor,
+    CurvePoint,
+    LiveEpisode,
+    check_same_task,
+    optimal_actor,
+    optimal_actors,
+    scene_of,
+    trained_actor,
+)
+from ccpo.envs import registry
+from ccpo.envs.analytic import ANALYTIC_ENVS, StaticBudget
 from ccpo.envs.registry import resolve
+from ccpo.envs.tasks import Scene
 from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, FormatError
 from ccpo.metrics import EpisodeTable
-from deploy.policies import NEEDS_BULLET, random_policy, save_random_policy
+from deploy.policies import random_policy, save_random_policy
 from deploy.toy import closed_agent, closed_cost
+from extras import NEEDS_BULLET, NEEDS_MUJOCO
 
 
 def play(actor, threshold, seed=0):
@@ -102,6 +115,10 @@ def test_the_optimum_runs_on_its_exact_curve(task):
     assert episode.cost == pytest.approx(40.0, rel=0.15)
 
 
+def test_there_is_an_optimum_for_each_question():
+    assert [actor.task for actor in optimal_actors()] == list(ANALYTIC_ENVS)
+
+
 ROWS = [{"threshold": t, "reward_mean": 2.0 * t, "cost_mean": t - 1.0, "seeds": 1} for t in (40.0, 10.0)]
 CURVE = (CurvePoint(10.0, 20.0, 9.0), CurvePoint(40.0, 80.0, 39.0))
 
@@ -144,14 +161,18 @@ def test_the_curve_of_a_run_is_its_eval_csv(tmp_path):
         ("DroneCircle", "circle"),
         ("DroneRun", "run"),
         ("AntRun", "run"),
+        ("DroneRun-TwoCosts", "run"),
     ],
 )
 def test_the_five_tasks_are_seen_from_above(tmp_path, task, kind):
-    actor = trained_actor(save_random_policy(tmp_path, task))
-    scene = scene_of(actor.factory)
-    assert scene.kind == kind
+    scene = scene_of(resolve(task))
+    assert scene.kind == "above"
     assert (scene.circle_radius is not None, scene.y_limit is not None) == (kind == "circle", kind == "run")
+    if task.endswith("TwoCosts"):
+        return
+    actor = trained_actor(save_random_policy(tmp_path, task))
     first, second = LiveEpisode(actor, seed=1), LiveEpisode(actor, seed=1)
+    assert first.bodies == []
     assert first.place == second.place
     assert len(first.place) == 2
     assert first.step(20.0) == second.step(20.0)
@@ -159,8 +180,62 @@ def test_the_five_tasks_are_seen_from_above(tmp_path, task, kind):
 
 
 def test_a_task_without_a_space_is_a_timeline():
-    scene = scene_of(resolve("LateBudget-T7"))
-    assert (scene.kind, scene.episode_length, scene.bounds) == ("timeline", 7, None)
+    assert scene_of(resolve("LateBudget-T7")) == Scene("timeline")
+
+
+def test_an_environment_that_is_no_task_is_a_timeline():
+    assert scene_of(resolve(StaticBudget)) == Scene("timeline")
+
+
+@NEEDS_MUJOCO
+def test_a_robot_is_seen_from_the_side(tmp_path):
+    actor = trained_actor(save_random_policy(tmp_path, "HopperVelocity"))
+    scene = scene_of(actor.factory)
+    assert (scene.kind, scene.speed_limit) == ("side", 0.7402)
+    episode = LiveEpisode(actor, seed=1)
+    start = episode.place
+    moment = episode.step(20.0)
+    distance, speed = moment.place
+    assert start[1] == 0.0
+    assert speed != 0.0
+    assert moment.cost == (speed > scene.speed_limit)
+    assert episode.bodies[0][0] == distance
+    assert {len(body) for body in episode.bodies} == {5}
+    episode.close()
+
+
+class Walk(gymnasium.Env):
+    """Walks along x, one unit a step, and pays for it; seen from above."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    x = 0.0
+
+    def reset(self, *, seed=None, options=None):
+        self.x = 0.0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.x += 1.0
+        return np.float32([self.x]), 1.0, False, False, {"cost": 0.5}
+
+    def top_view(self):
+        return {"position": (self.x, 0.0), "velocity": (1.0, 0.0)}
+
+
+def test_a_task_of_ones_own_is_drawn_as_it_says(monkeypatch):
+    monkeypatch.setattr(registry, "TASKS", dict(registry.TASKS))
+    scene = Scene("above", ((0.0, 5.0), (-1.0, 1.0)), y_limit=0.5)
+    task = registry.register_task(
+        "Walk", Walk, behaviour_thresholds=(1, 2), threshold_range=(0.5, 2.5), episode_length=5, scene=scene
+    )
+    factory = resolve("walk")
+    assert factory.task is task
+    assert scene_of(factory) == scene
+    actor = Actor("still", factory, lambda *_: np.zeros(1, np.float32), (0.5, 2.5), (), False)
+    episode, moments = play(actor, 1.0)
+    assert [moment.place for moment in moments] == [(float(i), 0.0) for i in range(1, 6)]
+    assert episode.cost == 2.5
 
 
 def test_policies_of_two_tasks_are_not_compared():

@@ -175,8 +175,78 @@ def test_observations_that_cannot_be_flattened_are_errors():
 
 
 def test_an_observation_that_does_not_fit_its_space_is_an_error():
-    with pytest.raises(EnvError, match=r"an observation has 2 numbers, its observation_space 3"):
+    with pytest.raises(EnvError, match=r"observation at step 0 of episode 1 has 2 numbers, its observation_space 3"):
         adapt(Fake(obs=np.zeros(2))).reset()
+
+
+@pytest.mark.parametrize("obs", [5.0, np.zeros(1), np.zeros(2), np.zeros((3, 2)), np.zeros(0)], ids=np.shape)
+def test_no_observation_of_a_step_is_broadcast(obs):
+    fake = Fake()
+    env = adapt(fake)
+    env.reset()
+    fake.answers["obs"] = obs
+    with pytest.raises(
+        EnvError, match=rf"observation at step 1 of episode 1 has {np.size(obs)} numbers, its observation_space 3"
+    ):
+        env.step(np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize("obs", ["text", {"a": 1}, [[1.0], [1.0, 2.0]], object()], ids=type)
+def test_an_observation_that_is_no_array_of_numbers_is_an_error(obs):
+    with pytest.raises(EnvError, match=r"the observation at step 0 of episode 1 is no member of Box"):
+        adapt(Fake(obs=obs)).reset()
+
+
+@pytest.mark.parametrize("value", [None, np.zeros(1), np.zeros((1, 1)), [1.0], "1", 1j, {"speed": 1.0}], ids=repr)
+@pytest.mark.parametrize("quantity", ["reward", "cost"])
+def test_a_reward_or_cost_that_is_not_one_number_is_an_error(quantity, value):
+    expected = "no cost at step 1" if quantity == "cost" and value is None else f"the {quantity} at step 1 of episode 1"
+    with pytest.raises(EnvError, match=expected):
+        half(adapt(Fake(**{quantity: value})))
+
+
+@pytest.mark.parametrize("value", [1, True, np.float32(1.0), np.int64(1), np.array(1.0)], ids=repr)
+def test_numbers_of_any_kind_are_taken(value):
+    assert half(adapt(Fake(reward=value, cost=value)))[1:3] == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("value", [None, np.zeros(2, bool), "no", [True]], ids=repr)
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_an_end_that_is_not_true_or_false_is_an_error(name, value):
+    with pytest.raises(EnvError, match=rf"'{name}' at step 1 of episode 1 is .*; it must be true or false"):
+        half(adapt(Fake(**{name: value})))
+
+
+@pytest.mark.parametrize("info", [None, [], "cost"], ids=repr)
+def test_an_info_that_is_no_dict_has_no_cost(info):
+    fake = Fake()
+    fake.step = lambda action: (np.zeros(3), 0.0, False, False, info)
+    with pytest.raises(EnvError, match=r"no cost at step 1 of episode 1"):
+        half(adapt(fake))
+
+
+def test_a_step_that_returns_nothing_is_an_error():
+    fake = Fake()
+    fake.step = lambda action: None
+    with pytest.raises(EnvError, match=r"step\(\) returned NoneType; it must return Gymnasium's 5"):
+        half(adapt(fake))
+
+
+@pytest.mark.parametrize(("method", "step"), [("reset", 0), ("step", 1)])
+def test_what_an_environment_raises_is_told_in_one_line_with_its_place(method, step):
+    fake = Fake()
+    setattr(fake, method, lambda *_, **__: 1 / 0)
+    place = rf"Fake: {method}\(\) failed at step {step} of episode 1 with ZeroDivisionError: division by zero"
+    with pytest.raises(EnvError, match=rf"{place} \(test_adapter.py, line \d+\)") as caught:
+        half(adapt(fake))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_cost_function_that_fails_is_told_and_gets_a_number_as_reward():
+    with pytest.raises(EnvError, match=r"cost_fn failed at step 1 of episode 1 with KeyError"):
+        half(adapt(cost_fn=lambda obs, action, reward, next_obs, info: info["speed"]))
+    with pytest.raises(EnvError, match=r"the reward at step 1 of episode 1 is None"):
+        half(adapt(Fake(reward=None), cost_fn=lambda *_: 0.0))
 
 
 def test_observations_are_copies_of_a_reused_buffer():
@@ -207,8 +277,32 @@ def test_values_that_are_not_finite_are_located(quantity, bad):
 def test_infinities_that_would_cancel_are_found_and_large_values_are_not_mistaken():
     with pytest.raises(NumericalError, match=r"observation\[0\] is inf at step 0 of episode 1"):
         adapt(Fake(obs=np.array([np.inf, -np.inf, 0.0]))).reset()
-    obs = half(adapt(Fake(obs=np.array([3e38, 3e38, 3e38]))))[0]
+    obs = half(adapt(Fake(obs=np.array([9e11, 9e11, -9e11]))))[0]
     assert np.isfinite(obs).all()
+
+
+@pytest.mark.parametrize("quantity", ["observation", "reward", "cost"])
+@pytest.mark.parametrize("size", [2e12, 1e30, 1e39])
+def test_values_that_learning_cannot_square_are_refused_before_they_spoil_it(quantity, size):
+    """1e30 overflows the variance of observations, 1e39 overflows float32 itself."""
+    value = np.array([0.0, -size, size]) if quantity == "observation" else size
+    fake = Fake()
+    env = adapt(fake)
+    env.reset()
+    fake.answers["obs" if quantity == "observation" else quantity] = value
+    with (
+        np.errstate(over="ignore"),
+        pytest.raises(NumericalError, match=rf"{quantity}.* at step 1 of episode 1; .*at most 1e\+12 in size"),
+    ):
+        env.step(np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize(("low", "high", "message"), [(-1e39, 1.0, "finite bounds"), (1.0, 1.0, "is empty")])
+def test_action_boxes_that_nothing_can_act_in_are_errors(low, high, message):
+    with np.errstate(over="ignore"):
+        space = spaces.Box(np.array([low]), np.array([high]), dtype=np.float64)
+    with pytest.raises(EnvError, match=message):
+        adapt(Fake(action_space=space))
 
 
 def test_length_from_argument_spec_time_limit_or_attribute():
@@ -258,6 +352,68 @@ def test_what_an_early_end_means_is_a_failure_or_a_success():
     assert adapt(early_end="success").spec.early_end == "success"
     with pytest.raises(EnvError, match="early_end='disaster' is not allowed; give one of failure, success"):
         adapt(early_end="disaster")
+
+
+NAMES = ("speed", "edge")
+
+
+def test_several_costs_are_in_the_order_of_their_names():
+    env = adapt(Fake(cost={"edge": 2, "speed": np.float64(0.25)}), costs=NAMES)
+    assert env.spec.costs == NAMES
+    obs, reward, cost, *ends = half(env)
+    assert (cost.dtype, cost.tolist()) == (np.float32, [0.25, 2.0])
+    assert (obs.tolist(), reward, ends) == ([1.0] * 3, 0.5, [False, False])
+    six = adapt(Fake(form="six", cost={"speed": 1.0, "edge": 0.0}), costs=NAMES)
+    assert half(six)[2].tolist() == [1.0, 0.0]
+    by_function = adapt(Fake(form="none"), costs=NAMES, cost_fn=lambda *_: {"edge": 3.0, "speed": 4.0})
+    assert half(by_function)[2].tolist() == [4.0, 3.0]
+
+
+def test_several_costs_may_stand_beside_one():
+    class Both(Fake):
+        def step(self, action):
+            *outcome, info = super().step(action)
+            return *outcome, {**info, "costs": {"speed": 1.0, "edge": 2.0}}
+
+    assert half(adapt(Both(), costs=NAMES))[2].tolist() == [1.0, 2.0]
+    assert half(adapt(Both()))[2] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("cost", "names", "error", "message"),
+    [
+        (
+            {"speed": 1.0},
+            NAMES,
+            EnvError,
+            "Fake: the cost at step 1 of episode 1 has the names speed; every step must na",
+        ),
+        ({"speed": 1.0, "egde": 1.0}, NAMES, EnvError, "has the names speed, egde; every step must name speed, edge"),
+        (1.0, NAMES, EnvError, r"has no names: 1.0; every step must name speed, edge"),
+        (
+            {"speed": 1.0, "edge": np.nan},
+            NAMES,
+            NumericalError,
+            "cost 'edge' is nan at step 1 of episode 1; values must",
+        ),
+        ({"speed": -1.0, "edge": 0.0}, NAMES, EnvError, "cost 'speed' -1 at step 1 of episode 1 is negative"),
+        (
+            {"speed": 1.0, "edge": 1.0},
+            ("cost",),
+            EnvError,
+            r"is \{'speed': 1.0, 'edge': 1.0\}; it must be one number: give a cost_fn that makes one, or name",
+        ),
+        (
+            [1.0, 2.0],
+            ("cost",),
+            EnvError,
+            r"the cost at step 1 of episode 1 is \[1.0, 2.0\]; it must be one number: return a float",
+        ),
+    ],
+)
+def test_costs_whose_names_or_values_are_wrong_are_errors(cost, names, error, message):
+    with pytest.raises(error, match=message):
+        half(adapt(Fake(cost=cost), costs=names))
 
 
 def test_seeds_are_passed_on_and_close_reaches_the_environment():

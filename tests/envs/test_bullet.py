@@ -4,19 +4,20 @@ import subprocess
 import sys
 import warnings
 from contextlib import redirect_stdout
-from importlib.util import find_spec
 
 import gymnasium
 import numpy as np
 import pytest
 
 from ccpo.envs.bullet import BULLET_TASKS, BulletEnv, _packages, make_bullet, scene
+from ccpo.envs.registry import resolve
+from ccpo.envs.tasks import Scene
 from ccpo.errors import ConfigError, EnvError, MissingExtraError, NumericalError
+from extras import NEEDS_BULLET
 
-pytestmark = pytest.mark.skipif(
-    not (find_spec("pybullet") and find_spec("bullet_safety_gym")), reason="needs the extra 'bullet'"
-)
-ALL_TASKS = pytest.mark.parametrize("task", BULLET_TASKS)
+pytestmark = NEEDS_BULLET
+TWO_COSTS = [name for name, task in BULLET_TASKS.items() if len(task.costs) == 2]
+ALL_TASKS = pytest.mark.parametrize("task", [name for name in BULLET_TASKS if name not in TWO_COSTS])
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def record(env: gymnasium.Env, actions: np.ndarray, seed: int | None = None) -> 
 @ALL_TASKS
 def test_the_table_is_the_stock_registry(task):
     make_bullet("BallRun").close()
-    stock_id, episode_length = BULLET_TASKS[task]
+    stock_id, episode_length, *_ = BULLET_TASKS[task]
     assert gymnasium.spec(stock_id).max_episode_steps == episode_length
 
 
@@ -80,7 +81,7 @@ def test_every_circle_and_run_task_is_there():
     stock = [
         name for name in gymnasium.registry if name.startswith("Safety") and name.endswith(("Circle-v0", "Run-v0"))
     ]
-    assert sorted(stock) == sorted(task.stock_id for task in BULLET_TASKS.values())
+    assert sorted(stock) == sorted({task.stock_id for task in BULLET_TASKS.values()})
 
 
 @ALL_TASKS
@@ -185,11 +186,42 @@ def test_costs_are_where_the_scene_says(make):
             view = env.top_view()
             (x, y), speed = view["position"], np.hypot(*view["velocity"])
             if env is circle:
-                assert cost == (abs(x) > limits["x_limit"])
+                assert cost == (abs(x) > limits.x_limit)
             else:
-                assert cost == (abs(y) > limits["y_limit"] or speed > limits["speed_limit"])
+                assert cost == (abs(y) > limits.y_limit or speed > limits.speed_limit)
             seen.add((env.task, cost))
     assert len(seen) == 4
+
+
+@pytest.mark.parametrize("task", TWO_COSTS)
+def test_two_costs_are_the_old_one_taken_apart(task, make):
+    """The same episode; their union is the cost of before, and each is where the scene says."""
+    pb, limits, seen = _packages()[0], scene(task), set()
+    one, two = make(task.partition("-")[0]), make(task)
+    for start in ("as it is", "fast", "aside"):
+        first = []
+        for env in (one, two):
+            first.append(env.reset(seed=0)[0].tolist())
+            body, client = env._stock.agent.body_id, env._stock.bullet_client_id
+            (x, y, z), quaternion = pb.getBasePositionAndOrientation(body, client)
+            if start == "fast":
+                pb.resetBaseVelocity(body, (2.0, 0.0, 0.0), physicsClientId=client)
+            elif start == "aside":
+                pb.resetBasePositionAndOrientation(body, (x, y + 2.5, z), quaternion, physicsClientId=client)
+        assert first[0] == first[1]
+        for action in random_actions(one, seed=0, steps=20):
+            *expected, info = one.step(action)
+            *found, named = two.step(action)
+            assert [found[0].tolist(), *found[1:]] == [expected[0].tolist(), *expected[1:]]
+            costs, view = named["cost"], two.top_view()
+            assert float(any(costs.values())) == info["cost"]
+            speed, beside = np.hypot(*view["velocity"]), abs(view["position"][1])
+            assert costs == {"speed": float(speed > limits.speed_limit), "boundary": float(beside > limits.y_limit)}
+            seen.add(tuple(costs.values()))
+            if expected[2]:
+                break
+    assert {(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)} <= seen
+    assert resolve(task).spec.costs == ("speed", "boundary")
 
 
 @ALL_TASKS
@@ -198,8 +230,8 @@ def test_scene_describes_the_task(task):
     limits = {"circle_radius": 7.0, "x_limit": 6.0}
     if task.endswith("Run"):
         limits = {"y_limit": 2.0, "speed_limit": 2.5 if task == "BallRun" else 1.5}
-    (x_low, x_high), (y_low, y_high) = view.pop("bounds")
-    assert view == limits
+    assert view == Scene("above", view.bounds, **limits)
+    (x_low, x_high), (y_low, y_high) = view.bounds
     assert x_low < 0 < x_high
     assert y_low < -2 < 2 < y_high
 

@@ -1,10 +1,11 @@
 """Names, factories, and the contract that every registered environment keeps."""
 
-import importlib.util
 import pickle
 import subprocess
 import sys
 from functools import partial
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -12,14 +13,16 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from ccpo.envs import analytic
+from ccpo.agent import find_factory, preset_values, task_settings
+from ccpo.envs import analytic, registry
 from ccpo.envs.analytic import AnalyticEnv, StaticBudget
-from ccpo.envs.registry import TASKS, EnvFactory, find_task, list_tasks, make, resolve
+from ccpo.envs.importing import Source
+from ccpo.envs.registry import TASKS, EnvFactory, find_task, list_tasks, make, register_task, resolve
+from ccpo.envs.tasks import Scene
 from ccpo.errors import ConfigError, EnvError
+from extras import each
 
-HAS_BULLET = all(importlib.util.find_spec(name) for name in ("pybullet", "ccpo.envs.bullet"))
-NEEDS_BULLET = pytest.mark.skipif(not HAS_BULLET, reason="needs the extra 'bullet'")
-EVERY_TASK = [pytest.param(name, marks=[NEEDS_BULLET] if task.extra else []) for name, task in TASKS.items()]
+EVERY_TASK = each(TASKS.values())
 
 
 def episode(env, *, seed, steps):
@@ -51,8 +54,9 @@ def test_contract(name):
     for obs, reward, cost, terminated, truncated in outcomes:
         assert obs.shape == (env.spec.observation_size,)
         assert obs.dtype == np.float32
-        assert [type(v) for v in (reward, cost, terminated, truncated)] == [float, float, bool, bool]
-        assert 0.0 <= cost < np.inf
+        assert [type(v) for v in (reward, terminated, truncated)] == [float, bool, bool]
+        assert type(cost) is float if len(task.costs) == 1 else cost.shape == (len(task.costs),)
+        assert ((np.asarray(cost) >= 0.0) & (np.asarray(cost) < np.inf)).all()
     assert [any(outcome[3:]) for outcome in outcomes[:-1]] == [False] * (len(outcomes) - 1)
     terminated, truncated = outcomes[-1][3:]
     assert terminated != truncated
@@ -76,14 +80,14 @@ def test_seeds_decide_the_episode(name):
 @pytest.mark.parametrize("name", EVERY_TASK)
 def test_thresholds_are_in_order(name):
     task = TASKS[name]
-    low, high = task.threshold_range
-    assert 0.0 < low < min(task.behaviour_thresholds)
-    assert max(task.behaviour_thresholds) < high < np.inf
-    assert list(task.behaviour_thresholds) == sorted(set(task.behaviour_thresholds))
+    low, high = np.array(task.threshold_range).reshape(2, len(task.costs))
+    inner = np.array(task.behaviour_thresholds).reshape(-1, len(task.costs))
+    assert ((low > 0.0) & (low < inner) & (inner < high) & (high < np.inf)).all()
+    assert len(np.unique(inner, axis=0)) == len(inner) >= 3
     assert task.description
 
 
-@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if not task.extra])
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.closed_form])
 def test_the_constraint_of_an_analytic_task_is_active_over_the_whole_range(name):
     env = TASKS[name].make()
     assert isinstance(env, AnalyticEnv)
@@ -336,3 +340,196 @@ def test_an_id_is_found_again_by_the_name_of_its_run_folder(monkeypatch):
     name = resolve("somewhere/Else-v3").name
     assert name == "somewhere-Else-v3"
     assert resolve(name).make.args == (spec,)
+
+
+def test_a_foreign_environment_has_no_preset_and_no_thresholds_of_ours(monkeypatch):
+    """Its name is its own, although a task of ours is called AntRun and has a number of steps."""
+    spec = GymnasiumSpec("AntRun-v3", entry_point="ccpo.envs.analytic:StaticBudget")
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    factory = resolve("AntRun-v3")
+    assert (factory.name, factory.task) == ("AntRun-v3", None)
+    assert task_settings(factory) == {}
+    assert "steps" in preset_values(find_task("AntRun"), "ccpo", "tuned")
+    assert "steps" not in preset_values(factory.task, "ccpo", "tuned")
+
+
+def test_variants_have_the_preset_of_their_task():
+    ours = preset_values(find_task("DroneRun"), "ccpo", "tuned")
+    assert ours == preset_values(find_task("DroneRun-TwoCosts"), "ccpo", "tuned")
+    assert ours["steps"] == 598_800
+
+
+OWN = {"behaviour_thresholds": (1, 2), "threshold_range": (0.5, 2.5), "episode_length": 5}
+
+
+@pytest.fixture
+def own_tasks(monkeypatch):
+    monkeypatch.setattr(registry, "TASKS", dict(TASKS))
+
+
+@pytest.mark.usefixtures("own_tasks")
+def test_a_task_of_ones_own_is_a_task_like_ours():
+    scene = Scene("above", ((0.0, 1.0), (0.0, 1.0)))
+    task = register_task(
+        *("SlowRun", partial(StaticBudget, horizon=5)),
+        **OWN,
+        description="slowly",
+        early_end="success",
+        scene=scene,
+        steps=7000,
+        max_step_cost=0.25,
+    )
+    assert find_task("slow-run") is task
+    assert "SlowRun" in list_tasks()
+    factory = resolve("slow_run")
+    assert factory.spec.early_end == "success"
+    assert resolve("SlowRun", early_end="failure").spec.early_end == "failure"
+    assert factory.max_step_cost == 0.25
+    assert resolve("SlowRun", cost_fn=plain_cost).max_step_cost is None
+    assert task_settings(factory) == {"behaviour_thresholds": (1.0, 2.0), "threshold_range": (0.5, 2.5)}
+    assert task.scene() == scene
+    assert factory.sendable
+    check_step(factory, episode_length=5, cost=1.0)
+
+
+@pytest.mark.usefixtures("own_tasks")
+@pytest.mark.parametrize(
+    ("algorithm", "preset", "steps"),
+    [("ccpo", "tuned", 7000), ("ppo_lag", "tuned", 7000), ("ccpo", "faithful", 7000), ("ccpo", "demo", 90_000)],
+)
+def test_the_steps_of_a_task_stand_where_its_table_would(algorithm, preset, steps):
+    task = register_task("SlowRun", StaticBudget, **OWN, steps=7000)
+    assert preset_values(task, algorithm, preset)["steps"] == steps
+    elsewhere = preset_values(None, algorithm, preset)
+    assert {**elsewhere, "steps": steps} == preset_values(task, algorithm, preset)
+
+
+@pytest.mark.usefixtures("own_tasks")
+def test_a_task_may_be_registered_again_but_not_over_ours():
+    register_task("SlowRun", StaticBudget, **OWN)
+    assert register_task("SlowRun", StaticBudget, **{**OWN, "episode_length": 9}).episode_length == 9
+    assert find_task("SlowRun").episode_length == 9
+    for name, taken in (("BallCircle", "BallCircle"), ("ball-circle", "BallCircle"), ("slow-run", "SlowRun")):
+        with pytest.raises(ConfigError, match=f"task name '{name}' is taken by '{taken}'; choose another one"):
+            register_task(name, StaticBudget, **OWN)
+
+
+@pytest.mark.usefixtures("own_tasks")
+def test_a_task_with_several_costs_has_thresholds_for_each():
+    task = register_task(
+        *("Two", StaticBudget),
+        behaviour_thresholds=[(1, 4), [2, 5]],
+        threshold_range=((0, 3), (3, 9)),
+        costs=["a", "b"],
+        episode_length=5,
+    )
+    assert task.behaviour_thresholds == ((1.0, 4.0), (2.0, 5.0))
+    assert resolve("Two").spec.costs == ("a", "b")
+    assert resolve("Two", cost_fn=plain_cost).spec.costs == ("cost",)
+    with pytest.raises(ConfigError, match=r"'Two' has 2 costs \(a, b\), and training takes one; give a cost_fn"):
+        task_settings(resolve("Two"))
+    assert task_settings(resolve("Two", cost_fn=plain_cost)) == {}
+
+
+@pytest.mark.usefixtures("own_tasks")
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": "my task"}, "task name 'my task' is not allowed; use letters, digits"),
+        ({"episode_length": 0}, "episode_length=0 is not allowed; give a whole number"),
+        ({"steps": 1.5}, r"steps=1.5 is not allowed; give a whole number"),
+        ({"early_end": "maybe"}, "early_end='maybe' is not allowed; give failure or success"),
+        ({"max_step_cost": 0.0}, r"max_step_cost=0.0 is not allowed; give a finite number > 0"),
+        ({"make": 3}, "make=3 must be a function without arguments"),
+        ({"costs": ()}, r"costs=\(\) must be different names"),
+        ({"costs": ("a", "a")}, r"costs=\('a', 'a'\) must be different names"),
+        (
+            {"costs": ("a", "b")},
+            "the threshold 1 is not allowed; each must be finite numbers ≥ 0, one for each of a, b",
+        ),
+        ({"behaviour_thresholds": (1, "x")}, "the threshold 'x' is not allowed; each must be a finite number"),
+        ({"behaviour_thresholds": (1, -1)}, "the threshold -1 is not allowed"),
+        ({"behaviour_thresholds": ()}, "needs behaviour_thresholds such as"),
+        (
+            {"behaviour_thresholds": (1, 3)},
+            r"must lie within its range, and this must rise: \[1.0, 3.0\] in 0.5 to 2.5",
+        ),
+        ({"threshold_range": (2.5, 0.5)}, "this must rise"),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_an_error(changed, message):
+    given = {"name": "Own", "make": StaticBudget, **OWN, **changed}
+    with pytest.raises(ConfigError, match=message):
+        register_task(given.pop("name"), given.pop("make"), **given)
+    assert "Own" not in registry.TASKS
+
+
+@pytest.fixture
+def task_module(tmp_path, monkeypatch):
+    """The name of a module that registers a task, not yet imported."""
+    (tmp_path / "plugged_tasks.py").write_text(
+        "import ccpo\nfrom ccpo.envs.analytic import StaticBudget\n"
+        "ccpo.register_task('Plugged', StaticBudget, behaviour_thresholds=(20,), threshold_range=(10, 30),"
+        " episode_length=100)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plugged_tasks", raising=False)
+    registry._load_plugins.cache_clear()
+    yield "plugged_tasks"
+    registry._load_plugins.cache_clear()
+
+
+@pytest.mark.usefixtures("own_tasks")
+def test_a_task_is_found_in_the_module_that_registers_it(task_module):
+    with pytest.raises(ConfigError, match="unknown task 'Plugged'"):
+        find_task("Plugged")
+    assert resolve(f"{task_module}:Plugged").name == "Plugged"
+    assert find_task(f"{task_module}:plugged") is find_task("Plugged")
+
+
+@pytest.mark.usefixtures("own_tasks")
+def test_a_run_on_a_task_of_a_file_finds_it_again_from_another_folder(task_module, monkeypatch):
+    monkeypatch.chdir(Path(sys.path[0]))
+    factory = resolve(f"{task_module}.py:Plugged")
+    assert factory.source == Source(f"{task_module}:Plugged", sys.path[0])
+    monkeypatch.chdir("/")
+    monkeypatch.delitem(registry.TASKS, "Plugged")
+    monkeypatch.delitem(sys.modules, task_module)
+    settings = {"task": "Plugged", "env": factory.source.as_dict()}
+    assert find_factory(settings, "a run").task == find_task("Plugged")
+
+
+def test_a_class_is_not_taken_for_a_task_of_ours_of_the_same_name(tmp_path, monkeypatch):
+    (tmp_path / "own_ants.py").write_text(
+        "from ccpo.envs.analytic import StaticBudget\nclass AntRun(StaticBudget): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    factory = resolve("own_ants:AntRun")
+    assert (factory.name, factory.task) == ("AntRun", None)
+
+
+@pytest.mark.usefixtures("own_tasks")
+@pytest.mark.parametrize("named_in", ["variable", "package"])
+def test_tasks_of_other_modules_are_found_and_listed(task_module, monkeypatch, named_in):
+    if named_in == "variable":
+        monkeypatch.setenv("CCPO_TASKS", f" {task_module},")
+    else:
+        plugin = EntryPoint("mine", task_module, "ccpo.tasks")
+        monkeypatch.setattr(registry, "entry_points", lambda group: [plugin] if group == "ccpo.tasks" else [])
+    assert find_task("plugged").name == "Plugged"
+    assert "Plugged" in list_tasks()
+    assert resolve("Plugged").spec.episode_length == 100
+
+
+@pytest.mark.usefixtures("own_tasks")
+def test_a_module_of_tasks_that_fails_is_an_error(task_module, monkeypatch):
+    monkeypatch.setenv("CCPO_TASKS", f"{task_module},no_such_tasks")
+    with pytest.raises(
+        EnvError, match=r"tasks of 'no_such_tasks': cannot import .*No module .*; install or correct it, or remove"
+    ):
+        list_tasks()
+
+
+def test_another_version_of_an_id_is_asked_of_another_gymnasium():
+    with pytest.raises(ConfigError, match=r"'Pendulum-v7' is not in Gymnasium .*, which has Pendulum-v1; to update it"):
+        resolve("Pendulum-v7")

@@ -1,5 +1,8 @@
 """What lanes act with, and what they write down."""
 
+import os
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -7,8 +10,11 @@ from gymnasium import spaces
 
 from ccpo.envs import workers
 from ccpo.envs.registry import resolve
-from ccpo.envs.workers import Collector, Lanes, Order
+from ccpo.envs.workers import Collector, Lanes, Order, SharedRollouts
+from ccpo.errors import CCPOError, EnvError, RunError
+from ccpo.runtime import NetConfig
 from ccpo.types import Acting, Problem
+from envs.misbehaving import EPISODE, factory
 
 LENGTH, ROLLOUT = 7, 10
 
@@ -120,3 +126,76 @@ def test_lanes_write_down_what_was_spent_and_act_on_what_is_left(closed, single,
         assert share == pytest.approx(time_left, rel=1e-6)
     assert len(finished) == ends["early"] + ends["in time"]
     assert all(episode.length <= LENGTH for episode in finished)
+
+
+def small_policy() -> Acting:
+    """A linear policy for three observations and one action, open loop."""
+    net = NetConfig("deterministic", (1.0,), (6.0,), "threshold")
+    arrays = {"obs_mean": np.zeros(3), "obs_std": np.ones(3)}
+    arrays |= {"layers.0.weight": np.zeros((4, 1)), "layers.0.bias": np.zeros(1)}
+    return Acting(net, arrays, arrays)
+
+
+def collect(fault: str, *, good: int, processes: int, step_seconds: float = 60.0) -> tuple[np.ndarray, list]:
+    """Observations and episodes of the second rollout of an environment with a fault."""
+    made = resolve(factory(fault, good))
+    problem = Problem(resolve(factory()).spec, (2.0, 5.0), (1.0, 6.0), lanes_per_threshold=2, deployed_lanes=1)
+    with Collector(made, problem, seed=0, steps=ROLLOUT, workers=processes, step_seconds=step_seconds) as collector:
+        for iteration in range(2):
+            order = Order(iteration, small_policy(), random=False, fresh=iteration == 0, cut=False, correlation=0.0)
+            collector.start(order)
+            rollout = collector.wait()
+        return rollout.transition.obs.copy(), rollout.episodes  # the shared memory goes away
+
+
+FAULTS = {
+    "raise": r"step\(\) failed at step 4 of episode 2 with ZeroDivisionError: the road ends",
+    "reset raises": r"reset\(\) failed at step 0 of episode 3 with OSError: no simulator",
+    "nan": r"observation\[1\] is nan at step 4 of episode 2",
+    "huge": r"observation\[1\] is 1e\+30 at step 4 of episode 2",
+    "reward": r"reward is 1e\+39 at step 4 of episode 2",
+    "shape": r"observation at step 4 of episode 2 has 1 numbers",
+    "negative": r"cost -0.1 at step 4 of episode 2 is negative",
+    "renamed": r"no cost at step 4 of episode 2",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_an_environment_is_one_error_that_says_where(fault):
+    with pytest.raises(CCPOError, match=FAULTS[fault]):
+        collect(fault, good=EPISODE + 3, processes=0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("hang", r"lane [02] hangs in step 4 of its rollout, or in the reset after it, for 1 s; .*step_seconds"),
+        ("reset hangs", r"lane [02] hangs in step 10 of its rollout, or in the reset after it"),
+        ("crash", r"a worker process ended unexpectedly \(exit code -11, SIGSEGV\)"),
+        ("make", r"making it failed with OSError: no licence"),
+        ("raise", FAULTS["raise"]),
+    ],
+)
+def test_a_worker_that_hangs_or_dies_is_one_error_and_nothing_is_left_of_it(fault, message):
+    before = set(Path("/dev/shm").iterdir())
+    with pytest.raises(EnvError, match=message):
+        collect(fault, good=EPISODE + 3, processes=2, step_seconds=1.0)
+    assert set(Path("/dev/shm").iterdir()) <= before
+
+
+def test_a_slow_environment_is_waited_for():
+    slow = collect("slow", good=0, processes=2, step_seconds=0.5)
+    quick = collect("", good=0, processes=0)
+    np.testing.assert_array_equal(slow[0], quick[0])
+    assert slow[1] == quick[1]
+
+
+def test_no_room_for_shared_memory_is_an_error_and_not_the_end_of_a_process():
+    """Linux promises more than there is, and ends whoever writes into what is missing."""
+    problem = Problem(resolve(factory()).spec, (2.0,), (1.0, 6.0), lanes_per_threshold=2, deployed_lanes=1)
+    room = os.statvfs("/dev/shm")
+    steps = room.f_bavail * room.f_frsize // 20
+    before = set(Path("/dev/shm").iterdir())
+    with pytest.raises(RunError, match=r"of shared memory for the workers' rollouts .*; free some in /dev/shm"):
+        SharedRollouts(problem, steps)
+    assert set(Path("/dev/shm").iterdir()) <= before

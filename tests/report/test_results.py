@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ccpo.agent import preset_settings
+from ccpo.launch import preset_settings
 from ccpo.metrics import EpisodeTable
 from ccpo.report import results
 

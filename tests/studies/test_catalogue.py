@@ -4,6 +4,7 @@ import pytest
 
 from ccpo import agent, config
 from ccpo.algorithms import find_algorithm
+from ccpo.envs import registry
 from ccpo.envs.registry import resolve
 from ccpo.errors import ConfigError
 from ccpo.report.paper import PAPER_ABLATION, PAPER_EFFICIENCY, PAPER_RESULTS, display_name
@@ -116,3 +117,24 @@ def test_all_arms_of_the_deviations_take_the_same_steps():
 def test_a_scale_overrides_an_arm():
     plans = STUDIES["deviations"].plans("smoke", seeds=[0])
     assert {plan.settings()["steps"] for plan in plans} == {480}
+
+
+def test_a_study_of_a_task_with_steps_of_its_own_has_them(monkeypatch):
+    monkeypatch.setattr(registry, "TASKS", dict(registry.TASKS))
+    registry.register_task(
+        *("Own", registry.TASKS["StaticBudget"].make),
+        behaviour_thresholds=(20, 40),
+        threshold_range=(10, 50),
+        episode_length=100,
+        steps=7000,
+    )
+    plans = STUDIES["main"].plans("quick", tasks=["own"], methods=["CCPO", "V-SAC-Lag"])
+    assert {plan.settings()["steps"] for plan in plans} == {7000}
+    assert {plan.thresholds for plan in plans} == {(20.0, 40.0)}
+    assert plans[0].evaluated[0] == 10.0
+    assert plans[0].evaluated[-1] == 50.0
+
+
+def test_a_study_takes_tasks_of_one_cost():
+    with pytest.raises(ConfigError, match="NestedBudget: studies compare tasks of one cost"):
+        STUDIES["main"].plans("quick", tasks=["StaticBudget", "NestedBudget"])

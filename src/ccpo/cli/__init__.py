@@ -2,14 +2,19 @@
 
 import argparse
 import importlib
+import shlex
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from ccpo.errors import CCPOError, ThresholdWarning
+from ccpo.errors import CCPOError, Interrupted, RunWarning, ThresholdWarning
 from ccpo.threads import use_one_thread
 
 COMMANDS = {
+    "probe": "try an environment of your own; recommends thresholds, range and steps",
     "train": "train an agent, or continue a run",
     "evaluate": "measure a trained agent over thresholds: table, eval.csv and figure",
     "render": "draw the paths of a policy under several thresholds: PNG, SVG and an animation",
@@ -20,6 +25,13 @@ COMMANDS = {
     "study": "rerun the paper's experiments: run, resume, watch and report them",
     "list": "show tasks, algorithms or settings",
 }
+
+
+GOES_ON = {
+    "train": "; a run continues with: ccpo train --resume RUN",
+    "study": "; a study continues as it began",
+}
+"""What is said of a command that was stopped where nothing more is known."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -49,8 +61,33 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     """A warning of ours is for the person at the terminal; where in the code it arose is not."""
-    if issubclass(category, ThresholdWarning):
+    if issubclass(category, (ThresholdWarning, RunWarning)):
         print(f"ccpo: {message}", file=sys.stderr)
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which ends a command in as good an order as Ctrl-C does."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """In here, SIGTERM raises `_TerminatedError`."""
+
+    def terminate(*_: object) -> None:
+        raise _TerminatedError
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit_code(stop: BaseException | None) -> int:
+    return 128 + (signal.SIGTERM if isinstance(stop, _TerminatedError) else signal.SIGINT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,8 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        with warnings.catch_warnings():
+        with _terminable(), warnings.catch_warnings():
             warnings.simplefilter("always", ThresholdWarning)
+            warnings.simplefilter("always", RunWarning)
             warnings.showwarning = _show_warning
             options.call(options)
     except CCPOError as error:
@@ -79,7 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
-    except KeyboardInterrupt:
-        print("\nccpo: stopped; a run continues with: ccpo train --resume RUN, a study as it began", file=sys.stderr)
-        return 130
+    except Interrupted as stop:
+        print(f"ccpo: {stop.advice(lambda path: f'ccpo train --resume {shlex.quote(path)}')}", file=sys.stderr)
+        return _exit_code(stop.__context__)  # what it was raised in answer to
+    except KeyboardInterrupt as stop:
+        print(f"\nccpo: stopped{GOES_ON.get(options.command, '')}", file=sys.stderr)
+        return _exit_code(stop)
     return 0

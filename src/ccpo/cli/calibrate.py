@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from ccpo.cli.parsing import make_folder, parse_thresholds
+from ccpo.cli.parsing import OTHER_ENV, add_environment, make_folder, parse_thresholds
 
 EXAMPLES = """\
   ccpo calibrate RUN
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the largest cost an episode can have (default: its steps times the environment's max_step_cost)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the calibration's episodes (default: 0)")
+    add_environment(parser, what=OTHER_ENV)
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the calibrated policy (default: where it came from)")
 
@@ -33,18 +34,23 @@ def call(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ccpo import agent
-    from ccpo.cli.display import episode_bar, tell
-    from ccpo.deploy.calibrate import calibrate_agent, calibration_table, even_settings, planned_episodes, write_rows
+    from ccpo.deploy.calibrate import calibrate_agent, calibration_table, planned_episodes, write_rows
+    from ccpo.display import episode_bar, tell
     from ccpo.errors import ConfigError
 
     console, trained = Console(), agent.load(options.run)
-    file = agent.POLICY_FILE if trained.run or agent.shipped(options.run) else Path(options.run).name
+    if agent.shipped(options.run) and options.out is None:
+        raise ConfigError(
+            f"'{options.run}' comes with the package, which is not written into; give --out FILE.safetensors, "
+            "and load that: ccpo.load(FILE)"
+        )
+    file = agent.POLICY_FILE if trained.run else Path(options.run).name
     out = options.out or agent.results_folder(options.run) / file
     if out.suffix != ".safetensors":
         raise ConfigError(f"--out {out} must end in .safetensors: it is the calibrated policy")
     make_folder(out.parent)
     interval = trained.threshold_range
-    requests = parse_thresholds(options.thresholds) if options.thresholds else even_settings(interval)
+    requests = trained.even_thresholds() if options.thresholds is None else parse_thresholds(options.thresholds)
     total = planned_episodes(requests, interval, options.episodes)
     with episode_bar(console, total=total, task=trained.task) as advance:
         calibration = calibrate_agent(
@@ -55,6 +61,8 @@ def call(options: argparse.Namespace) -> None:
             cost_max=options.cost_max,
             seed=options.seed,
             workers=options.workers,
+            env=options.env,
+            cost_fn=options.cost,
             advance=advance,
         )
     trained.save(out)

@@ -17,8 +17,8 @@ def call(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ccpo import agent
-    from ccpo.cli.display import tell
     from ccpo.combination import combine
+    from ccpo.display import tell
     from ccpo.errors import ConfigError
 
     if options.out.suffix != ".safetensors":

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ccpo.cli.parsing import make_folder, parse_thresholds
+from ccpo.cli.parsing import OTHER_ENV, add_environment, make_folder, parse_thresholds
 
 if TYPE_CHECKING:
     from ccpo.agent import Agent
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the evaluation's episodes (default: 0)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the mean")
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
-    parser.add_argument("--task", help="another environment than the one trained on")
+    add_environment(parser, what=OTHER_ENV)
     parser.add_argument(
         "--out", type=Path, help="folder for eval*.csv and the figure (default: the run, or the file's folder)"
     )
@@ -41,7 +41,7 @@ def call(options: argparse.Namespace) -> None:
     from ccpo import agent
 
     trained = agent.load(options.run)
-    thresholds = parse_thresholds(options.thresholds) if options.thresholds else None
+    thresholds = parse_thresholds(options.thresholds) if options.thresholds is not None else None
     out = options.out or agent.results_folder(options.run)
     show_evaluation(
         trained,
@@ -51,7 +51,8 @@ def call(options: argparse.Namespace) -> None:
         seed=options.seed,
         stochastic=options.stochastic,
         workers=options.workers,
-        env=options.task,
+        env=options.env,
+        cost_fn=options.cost,
     )
 
 
@@ -65,18 +66,16 @@ def show_evaluation(
     **settings: Any,
 ) -> None:
     """Evaluate, print the tables, write eval.csv and the figure into `out`, and say where they are."""
-    import numpy as np
     from rich.console import Console
 
-    from ccpo.cli.display import episode_bar, tell
+    from ccpo.display import episode_bar, tell
     from ccpo.errors import MissingExtraError
     from ccpo.metrics import per_threshold, summarise
     from ccpo.report.figures import save_figure, threshold_figure
     from ccpo.report.tables import group_table, summary_table, threshold_table
 
     console = Console()
-    low, high = trained.threshold_range
-    thresholds = thresholds or [float(t) for t in np.linspace(low, high, 13)]
+    thresholds = thresholds or trained.even_thresholds()
     make_folder(out)
     with episode_bar(console, total=len(thresholds) * settings["episodes"], task=trained.task) as advance:
         table = trained.evaluate(thresholds, stochastic=stochastic, workers=workers, **settings, advance=advance)

@@ -19,9 +19,9 @@ def call(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ccpo import agent
-    from ccpo.cli.display import tell
     from ccpo.deploy.export import export_policy
     from ccpo.deploy.onnx import export_onnx
+    from ccpo.display import tell
     from ccpo.errors import ConfigError
 
     if options.out is None and options.onnx is None:

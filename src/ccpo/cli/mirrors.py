@@ -1,15 +1,11 @@
 """Where else progress may be written while a run goes on: TensorBoard, Weights & Biases. CSV and JSONL always are."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from ccpo.display import Mirror
 from ccpo.errors import require
 from ccpo.types import Progress
-
-
-class Mirror(Protocol):
-    def write(self, progress: Progress) -> None: ...
-    def close(self) -> None: ...
 
 
 def open_mirrors(*, tensorboard: bool, wandb: bool) -> list[Mirror]:

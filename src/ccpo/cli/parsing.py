@@ -1,9 +1,11 @@
 """What several commands parse alike."""
 
+import argparse
 import math
 from pathlib import Path
 
-from ccpo.errors import ConfigError, RunError
+from ccpo.errors import ConfigError, RunError, ThresholdError
+from ccpo.types import LARGEST
 
 
 def parse_thresholds(text: str) -> list[float]:
@@ -13,11 +15,16 @@ def parse_thresholds(text: str) -> list[float]:
     [10.0, 15.0, 20.0]
     """
     try:
-        if ":" not in text:
-            return [float(part) for part in text.split(",")]
-        start, stop, step = (float(part) for part in text.split(":"))
+        numbers = [float(part) for part in text.split(":" if ":" in text else ",")]
     except ValueError:
-        raise ConfigError(f"thresholds '{text}' must look like 10:70:5 (both ends included) or 10,40,70") from None
+        numbers = []
+    if not numbers or (":" in text and len(numbers) != 3):
+        raise ConfigError(f"thresholds '{text}' must look like 10:70:5 (both ends included) or 10,40,70")
+    if max(numbers) > LARGEST:
+        raise ThresholdError(f"thresholds '{text}': one is too large; at most {LARGEST:g} is allowed")
+    if ":" not in text:
+        return numbers
+    start, stop, step = numbers
     if not (step > 0 and stop >= start and math.isfinite(stop - start)):
         raise ConfigError(f"thresholds '{text}' must rise: start:stop:step, finite, with step > 0 and stop ≥ start")
     if (stop - start) / step > 10_000:
@@ -39,6 +46,16 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
         if "=" not in pair:
             raise ConfigError(f"'--set {pair}' must look like --set discount=0.98")
     return dict(pair.split("=", 1) for pair in pairs)
+
+
+def add_environment(parser: argparse.ArgumentParser, *, what: str) -> None:
+    """The options that name an environment, and a function for its cost."""
+    parser.add_argument("--env", "--task", dest="env", metavar="ENV", help=what)
+    parser.add_argument("--cost", metavar="module:function", help="a function that says what a step costs")
+
+
+ENV_FORMS = "a task (ccpo list tasks), module:Class, folder/file.py:Class, or a Gymnasium id"
+OTHER_ENV = "another environment than the one trained on, or that one if it cannot be found"
 
 
 def make_folder(path: Path) -> None:

@@ -1,12 +1,13 @@
 """Draw what a policy does under several thresholds from the same start: PNG, SVG and an animation.
 
-Tasks with a space are seen from above, with the cost along the path in colour; the others as actions over time.
+Tasks with a space are seen from above, with the cost along the path in colour; robots from the side, with their
+speed; the others as actions over time.
 """
 
 import argparse
 from pathlib import Path
 
-from ccpo.cli.parsing import parse_thresholds
+from ccpo.cli.parsing import OTHER_ENV, add_environment, parse_thresholds
 
 EXAMPLES = """\
   ccpo render runs/ccpo-BallCircle/seed-000-20260101-120000 --thresholds 10,40,70
@@ -21,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="10,40,70 or 10:70:30 (default: the lowest, the middle and the highest of the range)",
     )
+    add_environment(parser, what=OTHER_ENV)
     parser.add_argument("--out", type=Path, help="folder for paths.* (default: the run, or the file's folder)")
     parser.add_argument("--seed", type=int, default=0, help="which start (default: 0)")
     parser.add_argument("--animate", choices=("gif", "mp4", "none"), default="gif", help="(default: gif)")
@@ -28,24 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(options: argparse.Namespace) -> None:
     from ccpo.agent import results_folder
-    from ccpo.deploy.render import Picture, check_animation, record_all, save_animation
+    from ccpo.deploy.render import check_animation, draw
     from ccpo.deploy.watching import trained_actor
-    from ccpo.report.figures import save_figure
 
     check_animation(options.animate)
-    actor = trained_actor(options.run)
+    actor = trained_actor(options.run, env=options.env, cost_fn=options.cost)
     low, high = actor.threshold_range
-    thresholds = parse_thresholds(options.thresholds) if options.thresholds else [low, 0.5 * (low + high), high]
-    stem = (options.out or results_folder(options.run)) / "paths"
-    recordings = record_all(actor, thresholds, options.seed)
-    for recording in recordings:
-        print(
-            f"threshold {recording.threshold:g}: cost {recording.costs.sum():.4g}, reward {recording.rewards.sum():.4g}"
-        )
-    picture = Picture(actor, recordings)
-    for path in save_figure(picture.figure, stem):
-        print(f"picture   {path}")
-    if options.animate != "none":
-        path = stem.with_suffix(f".{options.animate}")
-        save_animation(picture, path)
-        print(f"animation {path}")
+    thresholds = [low, 0.5 * (low + high), high] if options.thresholds is None else parse_thresholds(options.thresholds)
+    folder = options.out or results_folder(options.run)
+    for path in draw(actor, thresholds, folder, seed=options.seed, animate=options.animate, tell=print):
+        print(f"{'picture' if path.suffix in ('.png', '.svg') else 'animation':<9} {path}")

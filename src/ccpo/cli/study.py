@@ -81,7 +81,7 @@ def _list(console: "Console") -> None:
     from rich import box
     from rich.table import Table
 
-    from ccpo.cli.display import tell
+    from ccpo.display import tell
     from ccpo.studies.catalogue import SCALES, STUDIES
     from ccpo.studies.plan import with_members
 
@@ -117,7 +117,7 @@ def _run(console: "Console", places: Sequence["Place"], options: argparse.Namesp
 
 
 def _show_failures(console: "Console", rows: Sequence["Standing"]) -> None:
-    from ccpo.cli.display import tell
+    from ccpo.display import tell
 
     for row in rows:
         if row.state == "failed":
@@ -128,8 +128,8 @@ def _show_status(console: "Console", places: Sequence["Place"]) -> None:
     from rich import box
     from rich.table import Table
 
-    from ccpo.cli.display import tell
     from ccpo.cli.study_display import STATE_STYLES, time_left
+    from ccpo.display import tell
     from ccpo.studies.status import counts, seconds_left, standing_of
 
     rows = [standing_of(place) for place in places]
@@ -147,7 +147,7 @@ def _show_status(console: "Console", places: Sequence["Place"]) -> None:
 
 
 def _report(console: "Console", study: "Study", scale: str, places: Sequence["Place"]) -> None:
-    from ccpo.cli.display import tell
+    from ccpo.display import tell
     from ccpo.studies.index import write_report
 
     missing = sum(not place.finished for place in places)

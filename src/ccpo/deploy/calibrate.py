@@ -3,7 +3,7 @@
 1. *Pilot.* A fifth of the episodes measures the dial; it chooses one setting for each request, the boldest that will
    probably pass. Nothing is claimed from these episodes.
 2. *Certification.* Fresh episodes at the chosen settings test one claim per request, "the mean cost is at least the
-   request", by betting (`ccpo.deploy.confidence`), from the largest request down, each with error
+   request", by betting (`ccpo.confidence`), from the largest request down, each with error
    δ = (1 − confidence)/3; the third claim that stands ends the testing. A request whose claim stands is served as the
    next smaller one that is certified, or refused.
 
@@ -32,9 +32,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ccpo.agent import Agent
-from ccpo.deploy.confidence import mean_upper_bound, probability_upper_bound
+from ccpo.confidence import episodes_for_bound, mean_upper_bound, probability_upper_bound
 from ccpo.errors import ConfigError, ThresholdError
 from ccpo.policy_file import PathLike, write_atomically
+from ccpo.printing import as_html, as_text
 from ccpo.report.paper import display_name
 from ccpo.report.tables import Cell, ReportTable
 
@@ -73,6 +74,8 @@ class Row:
     reward: float
     uncalibrated_reward: float
     """In the pilot, with the dial at the request itself."""
+    needed: int | None = None
+    """About how many episodes would do, if it is not certified and some number would."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,12 @@ class Calibration:
     episodes: int
     seed: int
     rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        return as_text(calibration_table(self, ""))
+
+    def _repr_html_(self) -> str:
+        return as_html(calibration_table(self, ""))
 
     @property
     def certified(self) -> list[Row]:
@@ -152,12 +161,19 @@ def calibrate(
             exceedance=probability_upper_bound(int((sample.cost > request).sum()), count, error=share),
             reward=float(sample.reward.mean()),
             uncalibrated_reward=reward,
+            needed=None if passed else _needed(sample.cost / cost_max, request / cost_max, error, variance),
         )
-        for request, setting, passed, sample, bound, reward in zip(
-            requests, settings, certified, samples, bounds, uncalibrated, strict=True
+        for request, setting, passed, sample, bound, reward, variance in zip(
+            requests, settings, certified, samples, bounds, uncalibrated, variances, strict=True
         )
     )
     return Calibration(confidence, cost_max, pilot_episodes, count, seed, rows)
+
+
+def _needed(costs: np.ndarray, request: float, error: float, variance: float) -> int | None:
+    """In all, with those of the pilot."""
+    count = episodes_for_bound(costs, request, error=error, variance=variance)
+    return None if count is None else round(count / (1.0 - PILOT_SHARE))
 
 
 def planned_episodes(requests: Sequence[float], threshold_range: tuple[float, float], episodes: int) -> int:
@@ -173,11 +189,7 @@ def _split(episodes: int) -> tuple[int, int]:
 
 def _pilot_dials(requests: Sequence[float], threshold_range: tuple[float, float]) -> list[float]:
     """The requests, whose rewards are compared with, and enough others to interpolate between."""
-    return sorted({*even_settings(threshold_range), *requests})
-
-
-def even_settings(threshold_range: tuple[float, float]) -> list[float]:
-    return np.linspace(*threshold_range, PILOT_SETTINGS).tolist()
+    return sorted({*np.linspace(*threshold_range, PILOT_SETTINGS).tolist(), *requests})
 
 
 def choose_settings(
@@ -241,12 +253,14 @@ def calibrate_agent(
     cost_max: float | None = None,
     seed: int = 0,
     workers: int | None = 1,
+    env: Any = None,
+    cost_fn: Any = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Calibration:
     """Calibrate a trained agent in its environment and store the map in its policy; save the agent to keep it."""
 
     def measure(dials: Sequence[float], count: int, stream: int) -> list[Episodes]:
-        table = agent.evaluate(dials, count, seed=stream, workers=workers, advance=advance)
+        table = agent.evaluate(dials, count, seed=stream, workers=workers, env=env, cost_fn=cost_fn, advance=advance)
         chosen = [table.threshold == dial for dial in dials]
         return [Episodes(table.cost[rows], table.reward[rows]) for rows in chosen]
 
@@ -254,7 +268,7 @@ def calibrate_agent(
         measure,
         requests,
         threshold_range=agent.threshold_range,
-        cost_max=default_cost_max(agent) if cost_max is None else cost_max,
+        cost_max=default_cost_max(agent, env, cost_fn) if cost_max is None else cost_max,
         confidence=confidence,
         episodes=episodes,
         seed=seed,
@@ -263,15 +277,22 @@ def calibrate_agent(
         nearest = calibration.rows[-1]
         raise ThresholdError(
             f"no request up to {nearest.requested:g} can be guaranteed: the bound at dial {nearest.dial:.3g} is "
-            f"{nearest.bound:.1f}; give more --episodes, or a larger request"
+            f"{nearest.bound:.1f}; {_advice(nearest)}"
         )
     agent.policy.manifest["calibration"] = calibration.as_dict()
     return calibration
 
 
-def default_cost_max(agent: Agent) -> float:
+def _advice(row: Row) -> str:
+    """What would get a request certified that is not."""
+    if row.needed is None:
+        return f"its mean cost is {row.cost:.1f}, so no number of episodes would do; ask for more, or train longer"
+    return f"about --episodes {row.needed} would do, or a larger request"
+
+
+def default_cost_max(agent: Agent, env: Any = None, cost_fn: Any = None) -> float:
     """The episode length times the largest cost of a step, as the environment itself says in `max_step_cost`."""
-    factory = agent.factory()
+    factory = agent.factory(env, cost_fn)
     largest = factory.max_step_cost
     if largest is None:
         raise ConfigError(
@@ -307,6 +328,10 @@ def calibration_table(calibration: Calibration, task: str) -> ReportTable:
         f"given up: reward of the dial at the request ({calibration.pilot_episodes} episodes) − reward of the setting "
         f"({calibration.episodes} episodes)",
     )
+    refused = [row for row in calibration.rows if not row.certified]
+    if refused:
+        listed = ", ".join(f"{row.requested:g} ({f'{row.needed:,}' if row.needed else 'none'})" for row in refused)
+        notes = (*notes, f"not certified (how many episodes would do): {listed}")
     headers = ("Requested", "Dial", "Cost", "Bound", "Exceeds ≤", "Reward", "Given up")
     return ReportTable("Calibration", headers, {display_name(task): lines}, notes)
 

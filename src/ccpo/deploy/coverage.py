@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ccpo.confidence import binomial_tail
 from ccpo.deploy.calibrate import STRIKES, Episodes, calibrate, certify, write_rows
-from ccpo.deploy.confidence import binomial_tail
 from ccpo.policy_file import PathLike, write_atomically
 
 STEPS = 200

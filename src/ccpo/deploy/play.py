@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import urlsplit
 
 from ccpo.agent import POLICY_FILE
 from ccpo.deploy.session import MAX_MESSAGE, STEPS_PER_SECOND, Session, describe, parse_command
-from ccpo.deploy.watching import Actor, check_same_task, is_analytic, optimal_actor, scene_of, trained_actor
-from ccpo.envs.analytic import ANALYTIC_ENVS
+from ccpo.deploy.watching import Actor, check_same_task, optimal_actor, optimal_actors, scene_of, trained_actor
 from ccpo.errors import CCPOError, ConfigError, FormatError, RunError, require
 
 PAGE = Path(__file__).with_name("page")
@@ -34,6 +34,8 @@ HEADERS = {
 }
 MAX_SESSIONS = 16
 MAX_BAD_MESSAGES = 20
+MAX_MESSAGES_A_SECOND = 300
+"""Ten times what a page says that confirms every frame and drags both dials."""
 MAX_AHEAD = 6
 """Messages that the page has not yet drawn."""
 MAX_LATE = 4
@@ -41,18 +43,23 @@ MAX_LATE = 4
 UNWATCHED_SECONDS = 60.0
 HEARTBEAT_SECONDS = 5.0
 NEWEST_RUNS = 12
+LINE = 90
+"""Characters of the reason why a run is left out."""
 
 REFUSED, TOO_MANY, FAILED, UNWATCHED = 1008, 1013, 1011, 4000
 
 
-def find_actors(run: str | None = None, second: str | None = None, *, folder: str = "runs") -> list[Actor]:
+def find_actors(
+    run: str | None = None, second: str | None = None, *, folder: str = "runs", env: Any = None, cost_fn: Any = None
+) -> list[Actor]:
     """Who can be watched: the given policies, or the newest of a folder; and analytic optima."""
     if run is not None:
-        actors = [trained_actor(path) for path in (run, second) if path is not None]
+        actors = [trained_actor(path, env=env, cost_fn=cost_fn) for path in (run, second) if path is not None]
         if len(actors) == 2:
             check_same_task(*actors)
-        if is_analytic(actors[0].task):
-            actors.append(optimal_actor(actors[0].task))
+        known = actors[0].factory.task
+        if known is not None and known.closed_form:
+            actors.append(optimal_actor(known.name))
         return actors
     if second is not None:
         raise ConfigError("--second was given without RUN; give two policies to compare them")
@@ -64,8 +71,9 @@ def find_actors(run: str | None = None, second: str | None = None, *, folder: st
             scene_of(actor.factory)
             actors.append(actor)
         except CCPOError as error:
-            print(f"ccpo: left out: {' '.join(str(error).split())}", file=sys.stderr)
-    return actors + [optimal_actor(task) for task in ANALYTIC_ENVS]
+            reason = shorten(" ".join(str(error).replace(f"{path.parent}/", "").split()), LINE, placeholder=" …")
+            print(f"ccpo: left out {path.parent.parent.name}/{path.parent.name}: {reason}", file=sys.stderr)
+    return actors + optimal_actors()
 
 
 class Playground:
@@ -171,9 +179,15 @@ class Connection:
 
     async def _listen(self) -> tuple[int, str]:
         """Handle commands until the page leaves or sends too much that is none."""
-        bad = 0
+        bad, loop = 0, asyncio.get_running_loop()
+        began, count = loop.time(), 0
         while bad < MAX_BAD_MESSAGES:
             received = await self.websocket.receive()
+            if loop.time() - began > 1.0:
+                began, count = loop.time(), 0
+            count += 1
+            if count > MAX_MESSAGES_A_SECOND:
+                return REFUSED, f"more than {MAX_MESSAGES_A_SECOND} messages a second"
             if received["type"] == "websocket.disconnect":
                 return 0, ""
             try:
@@ -282,7 +296,6 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
-        raise RunError(
-            f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
-        ) from None
+    except (OSError, ValueError) as error:  # a name too long to look up is a ValueError
+        reason = getattr(error, "strerror", None) or "it is no host name"
+        raise RunError(f"cannot listen on {host:.80} port {port} ({reason}); choose another --host or --port") from None

@@ -1,21 +1,23 @@
 """Pictures of a policy at work: the same start under several thresholds, side by side, cost in colour.
 
-From above for tasks with a space; for the others the actions and the observation over time.
+From above for tasks with a space; for robots seen from the side their speed over time, with the robot as it is; for the
+others the actions and the observation over time.
 """
 
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ccpo.deploy.watching import Actor, LiveEpisode, Scene, scene_of
+from ccpo.deploy.watching import Actor, LiveEpisode, scene_of
+from ccpo.envs.tasks import Scene
 from ccpo.errors import ConfigError, MissingExtraError, ThresholdError, ThresholdWarning, require
 from ccpo.policy_file import write_atomically
-from ccpo.report.figures import DASHED, FORBIDDEN, GUIDE, INK, STYLE
+from ccpo.report.figures import DASHED, FORBIDDEN, GUIDE, INK, STYLE, save_figure
 from ccpo.report.paper import display_name
 
 MAX_THRESHOLDS = 12
@@ -25,6 +27,8 @@ FRAMES_PER_SECOND, MAX_FRAMES, HOLD_SECONDS = 20, 100, 2.0
 # Inches; a fixed layout keeps the frames of an animation still, and is drawn several times faster.
 LEFT, RIGHT, TOP, BOTTOM, GAP = 0.65, 0.2, 0.5, 0.45, 0.3
 HEADER, METER = 0.42, 0.55
+BODY_ROOM = 0.4
+"""The share of a panel that a robot has above its speeds."""
 
 
 class Recording(NamedTuple):
@@ -35,20 +39,23 @@ class Recording(NamedTuple):
     actions: np.ndarray
     rewards: np.ndarray
     costs: np.ndarray
+    bodies: list[list[list[float]]]
+    """From the side, as many as places: each moment's rods."""
 
 
 def record(actor: Actor, threshold: float, seed: int) -> Recording:
     """Run one episode and keep what is drawn."""
     episode = LiveEpisode(actor, seed)
-    places, moments = [episode.place], []
+    places, bodies, moments = [episode.place], [episode.bodies], []
     try:
         while not episode.ended:
             moments.append(episode.step(threshold))
+            bodies.append(episode.bodies)
     finally:
         episode.close()
     places += [moment.place for moment in moments]
     actions, rewards, costs = (np.array([getattr(m, name) for m in moments]) for name in ("action", "reward", "cost"))
-    return Recording(threshold, np.array(places), actions, rewards, costs)
+    return Recording(threshold, np.array(places), actions, rewards, costs, bodies)
 
 
 def record_all(actor: Actor, thresholds: Sequence[float], seed: int = 0) -> list[Recording]:
@@ -86,7 +93,12 @@ class Picture:
             panel.show(step)
 
     def _view(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The limits of a panel: the scene's bounds, wider if a path leaves them; steps × values in a timeline."""
+        """The limits of a panel: the scene's bounds, wider if a path leaves them; else steps × speeds or values."""
+        if self.scene.kind == "side":
+            speeds = np.concatenate([recording.places[:, 1] for recording in self.recordings])
+            limit = self.scene.speed_limit or 0.0
+            low, high = min(0.0, float(speeds.min())), max(2.0 * limit, float(speeds.max()))
+            return (0.0, self.length), (low, low + (high - low) / (1.0 - BODY_ROOM))
         if self.scene.bounds is None:
             values = np.concatenate([v.ravel() for r in self.recordings for v in (r.actions, r.places)])
             return (0.0, self.length), (min(-1.05, float(values.min())), max(1.05, float(values.max())))
@@ -98,7 +110,7 @@ class Picture:
     def _lay_out(self) -> tuple[Any, list[tuple[Any, Any]]]:
         """A grid of cells: a panel with the room for its heading above, the cost spent below."""
         (x_low, x_high), (y_low, y_high) = self._view()
-        aspect = 0.75 if self.scene.bounds is None else (y_high - y_low) / (x_high - x_low)
+        aspect = (y_high - y_low) / (x_high - x_low) if self.scene.kind == "above" else 0.75
         width = 2.4 if aspect > 0.7 else 3.4
         height = min(max(aspect * width, 0.8), 3.0)
         count = len(self.recordings)
@@ -121,7 +133,7 @@ class Picture:
                 axes.tick_params(labelleft=column == 0)
             if column == 0:
                 meter.set_ylabel("cost")
-                panel.set_ylabel("action" if self.scene.bounds is None else "")
+                panel.set_ylabel({"above": "", "side": "speed in m/s", "timeline": "action"}[self.scene.kind])
             cells.append((panel, meter))
         return figure, cells
 
@@ -132,11 +144,13 @@ class Picture:
         meter.axhline(recording.threshold, color=INK, linewidth=0.9, linestyle=DASHED)
         x_limits, y_limits = self._view()
         panel.set(xlim=x_limits, ylim=y_limits)
-        if self.scene.bounds is None:
-            panel.tick_params(labelbottom=False)
-        else:
+        if self.scene.kind == "above":
             _draw_ground(panel, self.scene)
-        return _Panel(panel, meter, recording, from_above=self.scene.bounds is not None, cost_max=self.cost_max)
+        else:
+            panel.tick_params(labelbottom=False)
+        if self.scene.kind == "side":
+            _draw_speed_limit(panel, self.scene)
+        return _Panel(panel, meter, recording, self.scene, cost_max=self.cost_max)
 
     def _add_heading(self, actor: Actor) -> None:
         line = require("matplotlib.lines", "plot").Line2D
@@ -146,7 +160,7 @@ class Picture:
         names = ("no cost", "cost") if self.cost_max == 1.0 else ("cost 0", f"cost {self.cost_max:.2g} per step")
         ends = zip((COST_COLOURS[0], COST_COLOURS[-1]), names, strict=True)
         handles = [line([], [], color=colour, linewidth=2.2, label=name) for colour, name in ends]
-        if self.scene.bounds is None:
+        if self.scene.kind == "timeline":
             handles.append(line([], [], color=GUIDE, linewidth=0.9, alpha=0.5, label="observation"))
         handles.append(line([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="threshold"))
         self.figure.legend(
@@ -162,15 +176,18 @@ class Picture:
 
 
 class _Panel:
-    """The moving parts of one panel: coloured lines, their heads, the cost spent, the caption."""
+    """The moving parts of one panel: coloured lines, their heads, the robot, the cost spent, the caption."""
 
-    def __init__(self, axes: Any, meter: Any, recording: Recording, *, from_above: bool, cost_max: float) -> None:
+    def __init__(self, axes: Any, meter: Any, recording: Recording, scene: Scene, *, cost_max: float) -> None:
         self.recording = recording
         steps = np.arange(len(recording.costs) + 1)
-        if from_above:
+        self._background, self._robot = [], None
+        if scene.kind == "above":
             self._paths = [recording.places]
-            self._background = []
             axes.plot(*recording.places[0], "o", color="white", markeredgecolor=INK, markersize=4.5, zorder=4)
+        elif scene.kind == "side":
+            self._paths = [np.column_stack([steps, recording.places[:, 1]])]
+            self._robot = _Robot(axes, recording.bodies, scene.bounds)
         else:
             held = np.concatenate([recording.actions[:1], recording.actions])
             self._paths = [np.column_stack([steps, action]) for action in held.T]
@@ -182,7 +199,7 @@ class _Panel:
                 [],
                 cmap=colour_map,
                 norm=colours.Normalize(0.0, cost_max),
-                linewidth=1.8,
+                linewidth=1.2 if scene.kind == "side" else 1.8,
                 capstyle="round",
                 zorder=3,
             )
@@ -205,9 +222,39 @@ class _Panel:
         for line, path in zip(self._faint, self._background, strict=True):
             line.set_data(*path[: step + 1].T)
         self._heads.set_data(*np.array([path[step] for path in self._paths]).T)
+        if self._robot is not None:
+            self._robot.show(step)
         spent = np.concatenate([[0.0], np.cumsum(self.recording.costs[:step])])
         self._spent.set_data(np.arange(step + 1), spent)
         self._caption.set_text(f"cost {spent[-1]:.3g}, reward {self.recording.rewards[:step].sum():.3g}")
+
+
+class _Robot:
+    """The bodies of a moment, in the room above the speeds: it stays in the middle, and goes up or down if it must."""
+
+    def __init__(self, axes: Any, bodies: list[list[list[float]]], bounds: Any) -> None:
+        self._bodies, (x_limits, self._heights) = bodies, bounds
+        low, high = self._heights
+        room = axes.inset_axes((0.0, 1.0 - BODY_ROOM, 1.0, BODY_ROOM))
+        room.set(xlim=x_limits, ylim=self._heights, aspect="equal", xticks=[], yticks=[], facecolor="none")
+        room.spines[:].set_visible(False)
+        inches = axes.figure.get_size_inches()[1] * axes.get_position().height * BODY_ROOM
+        widths = [max(1.0, 2 * radius * 72 * inches / (high - low)) for *_, radius in bodies[0]]
+        self._rods = require("matplotlib.collections", "plot").LineCollection(
+            [], linewidths=widths, color=INK, capstyle="round", zorder=2, snap=False
+        )
+        room.add_collection(self._rods, autolim=False)
+        self._ground = room.axhline(0.0, color=GUIDE, linewidth=0.6, zorder=0)
+
+    def show(self, step: int) -> None:
+        rods = np.array(self._bodies[step])[:, :4].reshape(-1, 2, 2)
+        x, z = rods[0, 0]
+        low, high = self._heights
+        edge = 0.2 * (high - low)
+        lift = max(0.0, z - high + edge) + min(0.0, z - low - edge)
+        # A ball is a rod without length, and a line without length is not drawn.
+        self._rods.set_segments(rods - (x, lift) + np.array([[0.0, 0.0], [1e-3, 0.0]]))
+        self._ground.set_ydata([-lift, -lift])
 
 
 def _above(axes: Any, points: float) -> Any:
@@ -232,6 +279,39 @@ def _draw_ground(axes: Any, scene: Scene) -> None:
             for inner, outer in ((-limit, low), (limit, high)):
                 span(inner, outer, color=FORBIDDEN, linewidth=0, zorder=0)
                 edge(inner, color=GUIDE, linewidth=0.8, zorder=1)
+
+
+def draw(
+    actor: Actor,
+    thresholds: Sequence[float],
+    folder: Path,
+    *,
+    seed: int = 0,
+    animate: str = "gif",
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Record, and write `paths.*` into the folder: PNG, SVG and, unless `animate` is "none", an animation."""
+    check_animation(animate)
+    recordings = record_all(actor, thresholds, seed)
+    for recording in recordings:
+        cost, reward = recording.costs.sum(), recording.rewards.sum()
+        tell(f"threshold {recording.threshold:g}: cost {cost:.4g}, reward {reward:.4g}")
+    picture, stem = Picture(actor, recordings), folder / "paths"
+    paths = save_figure(picture.figure, stem)
+    if animate != "none":
+        paths.append(stem.with_suffix(f".{animate}"))
+        save_animation(picture, paths[-1])
+    return paths
+
+
+def _draw_speed_limit(axes: Any, scene: Scene) -> None:
+    """What costs: all speeds above the limit."""
+    low, high = axes.get_ylim()
+    top = high - BODY_ROOM * (high - low)
+    axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= top])
+    if scene.speed_limit is not None:
+        axes.axhspan(scene.speed_limit, top, color=FORBIDDEN, linewidth=0, zorder=0)
+        axes.axhline(scene.speed_limit, color=GUIDE, linewidth=0.8, zorder=1)
 
 
 def save_animation(picture: Picture, path: Path) -> None:

@@ -11,20 +11,27 @@ The page sends commands as JSON objects, each with a `type` and exactly the fiel
 `handle` only writes down wishes and may be called while `advance`, which does the work, runs in another thread.
 """
 
+import ctypes
 import json
+import math
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from ccpo.deploy.watching import Actor, LiveEpisode, Moment, scene_of
 from ccpo.errors import FormatError
+from ccpo.monitor import Monitor
 from ccpo.policy_file import is_number
 
 STEPS_PER_SECOND = 30
 SPEEDS = (0.25, 0.5, 1, 2, 4, 8)
 MAX_MESSAGE = 1024
 MAX_SEED = 2**31
+CONFIDENCE = 0.95
+"""Of the monitor that is shown."""
 MAX_SHOWN = 4
 """Numbers of an observation or an action that a timeline shows."""
 
@@ -95,6 +102,9 @@ class Session:
         self._wishes = Wishes(actors=(actors[0],), thresholds=(0.5 * (low + high),))
         self._working = threading.Lock()
         self._episodes: list[LiveEpisode] = []
+        self._dials: list[set[float]] = []
+        """The thresholds that each running episode has had; only those with one are monitored."""
+        self._monitors: dict[int, Monitor] = {}
         self._started = 0
         self._stepped = 0
         self._credit = 0.0
@@ -144,6 +154,7 @@ class Session:
         """Release the simulators, once `advance` has returned."""
         with self._working:
             self._release()
+        _return_memory()
 
     def _advance(self) -> dict[str, Any] | None:
         wishes = self._wishes
@@ -159,36 +170,65 @@ class Session:
             self._credit -= steps
         if not running or not steps:
             return None
-        sides = [
-            self._play(episode, threshold, steps)
-            for episode, threshold in zip(self._episodes, wishes.thresholds, strict=True)
-        ]
+        sides = [self._play(side, threshold, steps) for side, threshold in enumerate(wishes.thresholds)]
         return {"type": "frame", "start": self._started, "sides": sides}
 
     def _begin(self, wishes: Wishes) -> dict[str, Any]:
         self._release()
         self._started, self._stepped, self._credit = wishes.start, wishes.steps, 0.0
         self._episodes = [LiveEpisode(actor, wishes.seed) for actor in wishes.actors]
-        places = [_rounded(episode.place) for episode in self._episodes]
-        actors = [self._actors.index(actor) for actor in wishes.actors]
-        return {"type": "start", "start": wishes.start, "seed": wishes.seed, "actors": actors, "places": places}
+        self._dials = [set() for _ in self._episodes]
+        return {
+            "type": "start",
+            "start": wishes.start,
+            "seed": wishes.seed,
+            "actors": [self._actors.index(actor) for actor in wishes.actors],
+            "places": [_rounded(episode.place) for episode in self._episodes],
+            "bodies": [_drawn(episode) for episode in self._episodes],
+        }
 
-    def _play(self, episode: LiveEpisode, threshold: float, steps: int) -> dict[str, Any]:
-        moments = []
+    def _play(self, side: int, threshold: float, steps: int) -> dict[str, Any]:
+        episode, moments = self._episodes[side], []
         while len(moments) < steps and not episode.ended:
             moments.append(_shown(episode.step(threshold)))
+        if moments:
+            self._dials[side].add(threshold)
+        concluded = moments and episode.ended and len(self._dials[side]) == 1
         return {
+            "monitor": self._monitored(episode, threshold) if concluded else None,
             "threshold": threshold,
             "moments": moments,
+            "bodies": _drawn(episode),
             "reward": round(episode.reward, 3),
             "cost": round(episode.cost, 4),
             "length": episode.length,
             "ended": episode.ended,
         }
 
+    def _monitored(self, episode: LiveEpisode, threshold: float) -> dict[str, Any]:
+        """What all episodes of this page so far say of an actor's promise at a threshold."""
+        actor = self._actors.index(episode.actor)
+        length = episode.actor.factory.spec.episode_length
+        monitor = self._monitors.setdefault(actor, Monitor(confidence=CONFIDENCE, cost_max=length))
+        monitor.add(threshold, episode.cost)
+        found = [row for row in monitor.report().thresholds if row.threshold == threshold]
+        return {
+            "episodes": found[0].episodes if found else 0,
+            "cost": [round(end, 2) if math.isfinite(end) else None for end in found[0].cost] if found else None,
+            "rate": [round(end, 3) for end in found[0].rate] if found else None,
+            "alarms": sorted({alarm.kind for alarm in monitor.alarms if alarm.threshold in (None, threshold)}),
+        }
+
     def _release(self) -> None:
         while self._episodes:
             self._episodes.pop().close()
+
+
+def _return_memory() -> None:
+    """Give what closed simulators left back to the machine: glibc would keep some 35 MB for each Bullet world."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library has no such call
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def describe(actors: Sequence[Actor], *, compare: bool) -> dict[str, Any]:
@@ -197,7 +237,7 @@ def describe(actors: Sequence[Actor], *, compare: bool) -> dict[str, Any]:
         "type": "welcome",
         "compare": compare,
         "speeds": SPEEDS,
-        "scenes": {actor.task: asdict(scene_of(actor.factory)) for actor in actors},
+        "scenes": {actor.task: _scene(actor) for actor in actors},
         "actors": [
             {
                 "name": actor.name,
@@ -212,6 +252,10 @@ def describe(actors: Sequence[Actor], *, compare: bool) -> dict[str, Any]:
     }
 
 
+def _scene(actor: Actor) -> dict[str, Any]:
+    return asdict(scene_of(actor.factory)) | {"episode_length": actor.factory.spec.episode_length}
+
+
 def _check_threshold(actor: Actor, threshold: float) -> None:
     low, high = actor.threshold_range
     if not low <= threshold <= high:
@@ -220,6 +264,11 @@ def _check_threshold(actor: Actor, threshold: float) -> None:
 
 def _shown(moment: Moment) -> dict[str, Any]:
     return {"place": _rounded(moment.place), "action": _rounded(moment.action), "cost": round(moment.cost, 4)}
+
+
+def _drawn(episode: LiveEpisode) -> list[list[float]]:
+    """The bodies of the last moment: a page that shows several moments at once draws them only there."""
+    return [[round(value, 3) for value in body] for body in episode.bodies]
 
 
 def _rounded(values: Sequence[float]) -> list[float]:

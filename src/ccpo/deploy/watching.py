@@ -1,6 +1,6 @@
 """A policy at work, step by step: what the pictures and the playground look at.
 
-A task is seen from above if its environment has a `top_view`, else as a timeline of observations and actions.
+A task's `Scene` says how it is seen; an environment that is no task is seen as a timeline.
 """
 
 import threading
@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 
 from ccpo import agent
-from ccpo.envs.analytic import ANALYTIC_ENVS, AnalyticEnv
-from ccpo.envs.registry import EnvFactory, resolve
+from ccpo.envs.analytic import AnalyticEnv
+from ccpo.envs.registry import TASKS, EnvFactory, resolve
+from ccpo.envs.tasks import Scene
 from ccpo.envs.workers import episode_seed
 from ccpo.errors import CCPOError, FormatError
 from ccpo.metrics import EpisodeTable, per_threshold
@@ -24,7 +25,7 @@ from ccpo.runtime import Policy
 Act = Callable[[np.ndarray, float, float, int], np.ndarray]
 """The action in policy units [−1, 1] for an observation, a threshold, what the episode has cost, its steps so far."""
 
-# Building a Bullet world borrows NumPy's global generator and the standard streams of the whole process.
+# Building a simulator's world borrows NumPy's global generator and the standard streams of the whole process.
 _BUILDING = threading.Lock()
 
 
@@ -54,14 +55,19 @@ class Actor:
         return self.factory.name
 
 
-def trained_actor(path: str | Path) -> Actor:
+def trained_actor(path: str | Path, *, env: Any = None, cost_fn: Any = None) -> Actor:
     """The deterministic policy of a run folder or of a policy file."""
     trained = agent.load(path)
     path = Path(path).resolve()
-    name = path.name if trained.run else path.stem
+    return actor_of(trained, path.name if trained.run else path.stem, env=env, cost_fn=cost_fn)
+
+
+def actor_of(trained: agent.Agent, name: str | None = None, *, env: Any = None, cost_fn: Any = None) -> Actor:
+    """The deterministic policy of an agent, in its own environment unless another one is given."""
+    name = name or (trained.folder.name if trained.run else trained.task)
     return Actor(
         name=f"{trained.algorithm} · {name}",
-        factory=trained.factory(),
+        factory=trained.factory(env, cost_fn),
         act=_mean_action(trained.policy),
         threshold_range=trained.threshold_range,
         behaviour_thresholds=trained.behaviour_thresholds,
@@ -90,8 +96,9 @@ def optimal_actor(task: str) -> Actor:
     )
 
 
-def is_analytic(task: str) -> bool:
-    return task.split("-")[0] in ANALYTIC_ENVS
+def optimal_actors() -> list[Actor]:
+    """The optimum of each task that has a closed form, without its variants."""
+    return [optimal_actor(task.name) for task in TASKS.values() if task.closed_form and task.preset == task.name]
 
 
 def _mean_action(policy: Policy) -> Act:
@@ -113,7 +120,7 @@ def _evaluated_curve(trained: agent.Agent) -> tuple[CurvePoint, ...]:
 
 
 class Moment(NamedTuple):
-    """One step as it is shown; `place` is (x, y) from above, and the observation in a timeline."""
+    """One step as it is shown; `place` is (x, y) from above, (distance, speed) from the side, else the observation."""
 
     place: tuple[float, ...]
     action: tuple[float, ...]
@@ -132,16 +139,25 @@ class LiveEpisode:
         with _BUILDING:
             self._env = actor.factory()
             self._obs = self._env.reset(episode_seed(seed, evaluation=True))
-        self._top_view = getattr(getattr(self._env.env, "unwrapped", None), "top_view", None)
+        self._kind = scene_of(actor.factory).kind
+        self._shown: Any = getattr(self._env.env, "unwrapped", self._env.env)
         self.reward = self.cost = 0.0
         self.length = 0
         self.ended: Literal["terminated", "truncated"] | None = None
 
     @property
     def place(self) -> tuple[float, ...]:
-        if self._top_view is not None:
-            return tuple(self._top_view()["position"])
+        if self._kind == "above":
+            return tuple(self._shown.top_view()["position"])
+        if self._kind == "side":
+            view = self._shown.side_view()
+            return view["bodies"][0][0], view["speed"]
         return tuple(self._obs.tolist())
+
+    @property
+    def bodies(self) -> list[list[float]]:
+        """From the side: each body as a rod (x₀, z₀, x₁, z₁, radius); otherwise none."""
+        return self._shown.side_view()["bodies"] if self._kind == "side" else []
 
     def step(self, threshold: float) -> Moment:
         """Act once under the threshold, which is the whole episode's from now on."""
@@ -161,30 +177,13 @@ class LiveEpisode:
             self._env.close()
 
 
-@dataclass(frozen=True)
-class Scene:
-    """How a task is drawn: `kind` is "circle" or "run" from above, or "timeline"."""
-
-    kind: Literal["circle", "run", "timeline"]
-    episode_length: int
-    bounds: tuple[tuple[float, float], tuple[float, float]] | None = None
-    circle_radius: float | None = None
-    x_limit: float | None = None
-    y_limit: float | None = None
-    speed_limit: float | None = None
-
-
 @cache
 def scene_of(factory: EnvFactory) -> Scene:
-    """The boundaries of a task from above, or a timeline if it has no space."""
-    known = factory.task
-    if known is None or known.extra != "bullet":
-        return Scene("timeline", factory.spec.episode_length)
-    from ccpo.envs import bullet
-
+    """How a task is drawn; a timeline if it has no space, or is none."""
+    if factory.task is None:
+        return Scene()
     with _BUILDING:
-        drawn = bullet.scene(known.name)
-    return Scene("circle" if "circle_radius" in drawn else "run", known.episode_length, **drawn)
+        return factory.task.scene()
 
 
 def check_same_task(first: Actor, second: Actor) -> None:

@@ -13,41 +13,27 @@ policy of the observation that attains it.
 | `MomentumBudget` | is reward credited to an action that was paid for much earlier? |
 | `BalanceBudget` | is an early end mistaken for a way to save cost? |
 
-`horizon` is the episode length T, `cost_scale` the factor c of the cost. An unconstrained agent spends
-`max_cost`, about c·T; up to there the constraint is active. The actions are scaled to [−1, 1].
+`horizon` is the episode length T, `cost_scale` the factor c of the cost; `StaticBudget-T20-C0.01` has T = 20 and c =
+0.01. An unconstrained agent spends `max_cost`, about c·T; up to there the constraint is active. The actions are scaled
+to [−1, 1].
 """
 
 import math
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+import re
+from abc import abstractmethod
+from functools import partial
 
-import gymnasium
 import numpy as np
 from gymnasium.envs.registration import register as gymnasium_register
 from gymnasium.envs.registration import registry
-from gymnasium.spaces import Box
 
-from ccpo.errors import ConfigError, ThresholdError
+from ccpo.envs.analytic_base import ClockedEnv
+from ccpo.envs.tasks import Task
+from ccpo.errors import ThresholdError
 
 
-class AnalyticEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
-    """What the analytic CMDPs share: the clock, the random numbers, the checks."""
-
-    question: ClassVar[str]
-    observation_high: ClassVar[tuple[float, ...]]
-    action_size: ClassVar[int] = 1
-
-    def __init__(self, horizon: int = 100, cost_scale: float = 1.0):
-        if not (isinstance(horizon, int) and horizon >= 1):
-            raise ConfigError(f"horizon={horizon!r} is not allowed; give a whole number of steps ≥ 1")
-        if not (math.isfinite(cost_scale) and cost_scale > 0.0):
-            raise ConfigError(f"cost_scale={cost_scale!r} is not allowed; give a finite number > 0")
-        self.episode_length = horizon
-        self.cost_scale = float(cost_scale)
-        high = np.array(self.observation_high, np.float32)
-        self.observation_space = Box(-high, high)
-        self.action_space = Box(-1.0, 1.0, (self.action_size,))
-        self._time = 0
+class AnalyticEnv(ClockedEnv):
+    """A CMDP of one cost that knows its optimum at every threshold."""
 
     @property
     def max_cost(self) -> float:
@@ -75,44 +61,6 @@ class AnalyticEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
     def optimal_cost(self, threshold: float) -> float:
         """The expected episodic cost of the optimal policy: the threshold, while it is active."""
         return min(self._feasible(threshold), self.max_cost)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._time = 0
-        self._start()
-        return self._observe(), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        # In this order NaN survives the clipping, and is found.
-        reward, cost, terminated = self._advance([min(max(a, -1.0), 1.0) for a in np.asarray(action).tolist()])
-        self._time += 1
-        truncated = not terminated and self._time >= self.episode_length
-        return self._observe(), reward, terminated, truncated, {"cost": cost}
-
-    def _start(self) -> None:
-        """Draw the start state."""
-
-    @abstractmethod
-    def _observe(self) -> np.ndarray:
-        """The observation, float32[O]."""
-
-    @abstractmethod
-    def _advance(self, action: list[float]) -> tuple[float, float, bool]:
-        """Move the state by one step; returns (reward, cost, terminated)."""
-
-    def _uniform(self) -> float:
-        """w ~ U(−1, 1)."""
-        return 2.0 * self.np_random.random() - 1.0
-
-    def _progress(self) -> float:
-        """2t/T − 1: −1 at the start, just below 1 at the last step, 1 after it."""
-        return 2.0 * self._time / self.episode_length - 1.0
-
-    def _time_of(self, progress: float) -> int:
-        """The step t that an observed progress belongs to."""
-        return min(round((progress + 1.0) / 2.0 * self.episode_length), self.episode_length - 1)
 
     def _feasible(self, threshold: float) -> float:
         if not (math.isfinite(threshold) and threshold >= self.min_cost):
@@ -311,11 +259,7 @@ class BalanceBudget(StaticBudget):
 
 
 ANALYTIC_ENVS: dict[str, type[AnalyticEnv]] = {
-    "StaticBudget": StaticBudget,
-    "DriftBudget": DriftBudget,
-    "LateBudget": LateBudget,
-    "MomentumBudget": MomentumBudget,
-    "BalanceBudget": BalanceBudget,
+    env.__name__: env for env in (StaticBudget, DriftBudget, LateBudget, MomentumBudget, BalanceBudget)
 }
 
 
@@ -344,3 +288,56 @@ def register() -> None:
     for name in ANALYTIC_ENVS:
         if f"ccpo/{name}-v0" not in registry:
             gymnasium_register(f"ccpo/{name}-v0", entry_point=f"ccpo.envs.analytic:{name}")
+
+
+def _task(base: str, *, horizon: int | None = None, cost_scale: float | None = None) -> Task:
+    """A task whose thresholds are the same shares of c·T in every variant: 20, 40, 60 for c·T = 100."""
+    env_class, name, parameters = ANALYTIC_ENVS[base], base, {}
+    if horizon is not None:
+        name, parameters["horizon"] = f"{name}-T{horizon}", horizon
+    if cost_scale is not None:
+        name, parameters["cost_scale"] = f"{name}-C{cost_scale:g}", cost_scale
+    env = env_class(**parameters)
+    ten, twenty, forty, sixty, seventy = (
+        round(share * env.cost_scale * env.episode_length, 12) for share in (0.1, 0.2, 0.4, 0.6, 0.7)
+    )
+    return Task(
+        name=name,
+        description=f"analytic: {env_class.question}",
+        behaviour_thresholds=(twenty, forty, sixty),
+        threshold_range=(ten, seventy),
+        episode_length=env.episode_length,
+        make=partial(env_class, **parameters),
+        preset=base,
+        closed_form=True,
+    )
+
+
+def find_variant(name: str) -> Task | None:
+    """The task of a name such as `StaticBudget-T20-C0.01`, in any spelling; any numbers are allowed."""
+    variant = re.fullmatch(r"(.+?)(?:-t(\d+))?(?:-c(\d+\.?\d*(?:e-?\d+)?))?", name.lower())
+    base, horizon, cost_scale = variant.groups() if variant else ("", None, None)
+    for known in ANALYTIC_ENVS:
+        if known.lower() == re.sub("[-_]", "", base):
+            return _task(
+                known,
+                horizon=int(horizon) if horizon else None,
+                cost_scale=float(cost_scale) if cost_scale else None,
+            )
+    return None
+
+
+TASKS = (
+    *(_task(base) for base in ANALYTIC_ENVS),
+    _task("StaticBudget", horizon=20),
+    _task("StaticBudget", horizon=500, cost_scale=0.01),
+    _task("StaticBudget", cost_scale=100.0),
+    _task("DriftBudget", horizon=20, cost_scale=100.0),
+    _task("DriftBudget", horizon=500),
+    _task("LateBudget", horizon=20, cost_scale=0.01),
+    _task("LateBudget", horizon=500, cost_scale=100.0),
+    _task("MomentumBudget", horizon=50, cost_scale=10.0),
+    _task("MomentumBudget", horizon=300, cost_scale=0.1),
+    _task("BalanceBudget", horizon=20, cost_scale=10.0),
+    _task("BalanceBudget", horizon=300, cost_scale=0.1),
+)

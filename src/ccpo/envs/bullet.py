@@ -16,26 +16,33 @@ import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from ccpo.envs.bullet_parts import GOALS, ROBOTS, Circle, Motion, Robot, Run
+from ccpo.envs.tasks import Scene, Task, corners_and_centre
 from ccpo.errors import ConfigError, EnvError, did_you_mean, require
 
 
 class BulletTask(NamedTuple):
-    """A task of the package: its id there, and its number of steps."""
+    """A task of the package: its id there, its number of steps, and what it is about."""
 
     stock_id: str
     episode_length: int
+    description: str
+    costs: tuple[str, ...] = ("cost",)
 
 
 BULLET_TASKS: dict[str, BulletTask] = {
-    "BallCircle": BulletTask("SafetyBallCircle-v0", 200),
-    "CarCircle": BulletTask("SafetyCarCircle-v0", 300),
-    "DroneCircle": BulletTask("SafetyDroneCircle-v0", 300),
-    "AntCircle": BulletTask("SafetyAntCircle-v0", 500),
-    "BallRun": BulletTask("SafetyBallRun-v0", 100),
-    "CarRun": BulletTask("SafetyCarRun-v0", 200),
-    "DroneRun": BulletTask("SafetyDroneRun-v0", 200),
-    "AntRun": BulletTask("SafetyAntRun-v0", 200),
+    "BallCircle": BulletTask("SafetyBallCircle-v0", 200, "a ball circles, and pays beyond |x| = 6"),
+    "CarCircle": BulletTask("SafetyCarCircle-v0", 300, "a car circles, and pays beyond |x| = 6"),
+    "DroneCircle": BulletTask("SafetyDroneCircle-v0", 300, "a drone circles, and pays beyond |x| = 6"),
+    "DroneRun": BulletTask("SafetyDroneRun-v0", 200, "a drone runs, and pays beyond |y| = 2 and above its speed limit"),
+    "AntRun": BulletTask("SafetyAntRun-v0", 200, "an ant runs, and pays beyond |y| = 2 and above its speed limit"),
+    "AntCircle": BulletTask("SafetyAntCircle-v0", 500, "an ant circles, and pays beyond |x| = 6"),
+    "BallRun": BulletTask("SafetyBallRun-v0", 100, "a ball runs, and pays beyond |y| = 2 and above its speed limit"),
+    "CarRun": BulletTask("SafetyCarRun-v0", 200, "a car runs, and pays beyond |y| = 2 and above its speed limit"),
 }
+for _name in ("DroneRun", "AntRun"):
+    BULLET_TASKS[f"{_name}-TwoCosts"] = BULLET_TASKS[_name]._replace(
+        description=f"{_name} with the speed limit and the lane's boundary as two costs", costs=("speed", "boundary")
+    )
 
 
 @contextmanager
@@ -121,7 +128,7 @@ class BulletEnv(gymnasium.Env):
         if task not in BULLET_TASKS:
             raise EnvError(f"unknown Bullet task '{task}'; {did_you_mean(task, BULLET_TASKS)}")
         self.task = task
-        stock_id, self.episode_length = BULLET_TASKS[task]
+        stock_id, self.episode_length, *_ = BULLET_TASKS[task]
         pb, builder = _packages()
         # Building draws random numbers, which have no effect in these tasks.
         with _quiet(), _as_global_generator(np.random.MT19937(0)):
@@ -130,7 +137,7 @@ class BulletEnv(gymnasium.Env):
         self.action_space: gymnasium.Space = stock.action_space
         self._action_shape = (stock.agent.act_dim,)
 
-        kind = "Circle" if task.endswith("Circle") else "Run"
+        kind = next(kind for kind in GOALS if task.endswith(kind))
         self._robot: Robot = ROBOTS[task.removesuffix(kind)](stock, pb)
         self._goal: Circle | Run = GOALS[kind](stock)
         client, body = stock.bullet_client_id, stock.agent.body_id
@@ -212,13 +219,29 @@ def make_bullet(task: str) -> BulletEnv:
     return BulletEnv(task)
 
 
-def scene(task: str) -> dict[str, Any]:
-    """The task from above: what is unsafe, and `bounds` = ((x_low, x_high), (y_low, y_high)) for a plot.
-
-    Circle tasks have `circle_radius` and `x_limit`, Run tasks have `y_limit` and `speed_limit`.
-    """
+def scene(task: str) -> Scene:
+    """The task from above: Circle tasks have a circle and a limit of x, Run tasks limits of y and of speed."""
     env = make_bullet(task)
     try:
         return env._goal.scene(seconds=env.episode_length * env._stock.dt)
     finally:
         env.close()
+
+
+def _task(name: str, known: BulletTask) -> Task:
+    axis, count = (20.0, 40.0, 60.0), len(known.costs)
+    return Task(
+        name=name,
+        description=known.description,
+        behaviour_thresholds=axis if count == 1 else corners_and_centre(*[axis] * count),
+        threshold_range=(10.0, 70.0) if count == 1 else ((10.0,) * count, (70.0,) * count),
+        episode_length=known.episode_length,
+        extra="bullet",
+        make=partial(make_bullet, name),
+        costs=known.costs,
+        scene=partial(scene, name),
+        preset=name.partition("-")[0],
+    )
+
+
+TASKS = tuple(_task(name, known) for name, known in BULLET_TASKS.items())

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ccpo.envs.tasks import Scene
 from ccpo.errors import NumericalError
 
 Vector = tuple[float, ...]
@@ -242,7 +243,8 @@ class Judgement(NamedTuple):
 
     observation: Vector
     reward: float
-    cost: float
+    cost: Any
+    """A number, or a mapping of names to numbers."""
 
 
 class Circle:
@@ -259,10 +261,9 @@ class Circle:
     def restart(self) -> None:
         """Nothing is carried from step to step."""
 
-    def scene(self, seconds: float) -> dict[str, Any]:
+    def scene(self, seconds: float) -> Scene:
         edge = 1.2 * self._size
-        bounds = ((-edge, edge), (-edge, edge))
-        return {"circle_radius": self._radius, "x_limit": self._x_limit, "bounds": bounds}
+        return Scene("above", ((-edge, edge), (-edge, edge)), circle_radius=self._radius, x_limit=self._x_limit)
 
     def judge(self, motion: Motion, bonus: Any) -> Judgement:
         (x, y, _), (vx, vy, _) = motion.position, motion.velocity
@@ -287,20 +288,29 @@ class Run:
         """Progress counts from where the package's reset put the robot, before the simulator settles it."""
         self._potential = self._task.old_potential
 
-    def scene(self, seconds: float) -> dict[str, Any]:
+    def scene(self, seconds: float) -> Scene:
         """The plot reaches somewhat farther than a robot gets at the speed limit."""
         far, side = 1.5 * seconds * self._speed_limit, 2 * self._y_limit
         bounds = ((-0.1 * far, far), (-side, side))
-        return {"y_limit": self._y_limit, "speed_limit": self._speed_limit, "bounds": bounds}
+        return Scene("above", bounds, y_limit=self._y_limit, speed_limit=self._speed_limit)
 
     def judge(self, motion: Motion, bonus: Any) -> Judgement:
         (x, y, _), (vx, vy, _) = motion.position, motion.velocity
         potential = -norm((x - 1e3, y)) * 60
         reward = float(potential - self._potential) + float(bonus)
         self._potential = potential
-        unsafe = abs(y) > self._y_limit or norm((vx, vy)) > self._speed_limit
-        return Judgement((), reward, 1.0 if unsafe else 0.0)
+        return Judgement((), reward, self._cost(y, (vx, vy)))
+
+    def _cost(self, y: float, velocity: Vector) -> Any:
+        return 1.0 if abs(y) > self._y_limit or norm(velocity) > self._speed_limit else 0.0
+
+
+class RunTwoCosts(Run):
+    """The two reasons for which a step of `Run` costs, each as a cost of its own."""
+
+    def _cost(self, y: float, velocity: Vector) -> Any:
+        return {"speed": float(norm(velocity) > self._speed_limit), "boundary": float(abs(y) > self._y_limit)}
 
 
 ROBOTS: dict[str, Any] = {"Ball": Ball, "Car": Car, "Drone": Drone, "Ant": Ant}
-GOALS: dict[str, Any] = {"Circle": Circle, "Run": Run}
+GOALS: dict[str, Any] = {"Circle": Circle, "Run": Run, "Run-TwoCosts": RunTwoCosts}

@@ -6,19 +6,20 @@ its transitions into shared memory: one message a rollout, none a step. Everythi
 """
 
 import itertools
-import multiprocessing
-import traceback
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import shared_memory
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ccpo import errors
 from ccpo.envs.adapter import CostEnv
 from ccpo.envs.registry import EnvFactory
+from ccpo.errors import CCPOError, EnvError, RunError
+from ccpo.processes import STEP_SECONDS, Pulse, Worker, WorkerLostError, WorkerStuckError, at, close_all, replies
 from ccpo.runtime import PolicyNet
 from ccpo.types import Acting, Episode, LaneStatistics, Problem, Transition
 
@@ -51,14 +52,21 @@ def episode_seed(*entropy: int, evaluation: bool = False) -> int:
 class Lanes:
     """Some lanes of a problem, stepped in this process."""
 
-    def __init__(self, factory: EnvFactory, problem: Problem, *, lanes: range, seed: int) -> None:
+    def __init__(
+        self, factory: EnvFactory, problem: Problem, *, lanes: range, seed: int, pulse: Pulse | None = None
+    ) -> None:
         self.factory, self.problem, self.lanes, self.seed = factory, problem, lanes, seed
+        self.pulse = [0] if pulse is None else pulse
         self.thresholds = problem.lane_thresholds[lanes.start : lanes.stop]
         self.deployed = problem.lane_deployed[lanes.start : lanes.stop]
         self.envs: list[CostEnv] = []
 
     def collect(self, order: Order, out: Transition) -> list[tuple[int, Episode]]:
         """Fill `out`, arrays of [T, lanes, …], and return the episodes that finished, with their lanes."""
+        with np.errstate(over="ignore"):  # the adapter refuses what is too large for float32, with a better message
+            return self._collect(order, out)
+
+    def _collect(self, order: Order, out: Transition) -> list[tuple[int, Episode]]:
         if order.fresh:
             self._rebuild()
         self.resets = [0] * len(self.lanes)
@@ -69,6 +77,7 @@ class Lanes:
         for turn in self._turns():
             if order.fresh or self.factory.single_instance:
                 for lane in turn:
+                    self.pulse[0] = at(self.lanes[lane], 0)
                     self._reset(lane, order.iteration)
             together, lanes = slice(turn.start, turn.stop), np.array(turn)
             rows, greedy = lanes[~self.deployed[lanes]], lanes[self.deployed[lanes]]
@@ -82,6 +91,7 @@ class Lanes:
                     self._act(out.action[t], rows, greedy, noise=noise[t], nets=nets)
                 last = t == len(out.reward) - 1 and (order.cut or self.factory.single_instance)
                 for lane in turn:
+                    self.pulse[0] = at(self.lanes[lane], t + 1)
                     episode = self._step(lane, out, t, last=last, order=order)
                     if episode is not None:
                         finished.append((self.lanes[lane], episode))
@@ -178,18 +188,19 @@ def _shapes(problem: Problem, steps: int) -> dict[str, tuple[tuple[int, ...], ty
 class SharedRollouts:
     """Two rollouts in shared memory, written and read in turn: the learner never copies what a worker writes."""
 
-    def __init__(self, problem: Problem, steps: int, *, names: tuple[str, str] | None = None) -> None:
+    def __init__(self, problem: Problem, steps: int, *, names: Sequence[str] | None = None) -> None:
         shapes = _shapes(problem, steps)
         sizes = {k: int(np.prod(s)) * np.dtype(d).itemsize for k, (s, d) in shapes.items()}
         padded = {k: -(-size // 64) * 64 for k, size in sizes.items()}
         self._owner = names is None
-        self._blocks = [
-            shared_memory.SharedMemory(create=True, size=sum(padded.values()))
-            if names is None
-            else shared_memory.SharedMemory(name=names[i])
-            for i in range(2)
-        ]
+        self._blocks: list[shared_memory.SharedMemory] = []
         self.rollouts = []
+        try:
+            for index in range(2):
+                self._blocks.append(_new_block(sum(padded.values())) if names is None else _block(names[index]))
+        except BaseException:
+            self.close()
+            raise
         for block in self._blocks:
             offsets = np.cumsum([0, *padded.values()])
             arrays = {
@@ -210,34 +221,63 @@ class SharedRollouts:
                 block.unlink()
 
 
+def _block(name: str) -> shared_memory.SharedMemory:
+    return shared_memory.SharedMemory(name=name)
+
+
+def _new_block(size: int) -> shared_memory.SharedMemory:
+    """Shared memory that is really there: without room, Linux would kill whoever writes into it."""
+    try:
+        block = shared_memory.SharedMemory(create=True, size=size)
+    except OSError as error:
+        raise _no_room(size, error) from None
+    file = Path("/dev/shm", block.name)
+    if file.exists():
+        try:
+            with file.open("r+b") as held:
+                os.posix_fallocate(held.fileno(), 0, size)
+        except OSError as error:
+            block.close()
+            block.unlink()
+            raise _no_room(size, error) from None
+    return block
+
+
+def _no_room(size: int, error: OSError) -> RunError:
+    return RunError(
+        f"no {size / 1e6:,.1f} MB of shared memory for the workers' rollouts ({error.strerror}); "
+        "free some in /dev/shm, give a smaller rollout_length, or workers=0"
+    )
+
+
 def _lanes_of(rollout: Transition, lanes: range) -> Transition:
     return Transition(*(x[:, lanes.start : lanes.stop] for x in rollout))
 
 
 def _serve(
     connection: Connection,
+    pulse: Pulse,
     factory: EnvFactory,
     problem: Problem,
     lanes: range,
     seed: int,
     steps: int,
-    names: tuple[str, str],
+    names: Sequence[str],
 ) -> None:
     """A worker's life: collect what is ordered until the connection ends, which it does when the parent dies."""
     memory = SharedRollouts(problem, steps, names=names)
-    group = Lanes(factory, problem, lanes=lanes, seed=seed)
+    group = Lanes(factory, problem, lanes=lanes, seed=seed, pulse=pulse)
     try:
         while True:
             order = connection.recv()
             try:
                 reply = group.collect(order, _lanes_of(memory.rollouts[order.iteration % 2], lanes))
-            except errors.CCPOError as error:
+            except CCPOError as error:
                 reply = error
-            except Exception:
-                reply = errors.EnvError(f"the environment failed: {traceback.format_exc(limit=-3)}")
+            except Exception as error:  # such as of an environment's constructor
+                reply = EnvError(f"{factory.name}: making it failed with {type(error).__name__}: {error}; correct it")
+            pulse[0] = -1
             connection.send(reply)
-    except (EOFError, KeyboardInterrupt, BrokenPipeError):
-        pass
     finally:
         group.close()
         memory.close()
@@ -246,11 +286,20 @@ def _serve(
 class Collector:
     """All lanes of a problem, in worker processes or, with `workers=0`, in this one."""
 
-    def __init__(self, factory: EnvFactory, problem: Problem, *, seed: int, steps: int, workers: int) -> None:
-        self._problem = problem
+    def __init__(
+        self,
+        factory: EnvFactory,
+        problem: Problem,
+        *,
+        seed: int,
+        steps: int,
+        workers: int,
+        step_seconds: float = STEP_SECONDS,
+    ) -> None:
+        self._problem, self._step_seconds = problem, step_seconds
         workers = min(workers, problem.lanes) if factory.sendable else 0
         self._memory: SharedRollouts | None = None
-        self._workers: list[tuple[BaseProcess, Connection]] = []
+        self._workers: list[Worker] = []
         if workers == 0:
             self._lanes = Lanes(factory, problem, lanes=range(problem.lanes), seed=seed)
             shapes = _shapes(problem, steps)
@@ -258,51 +307,58 @@ class Collector:
             return
         self._memory = SharedRollouts(problem, steps)
         self._rollouts = self._memory.rollouts
-        context = multiprocessing.get_context("spawn")
         edges = np.linspace(0, problem.lanes, workers + 1).astype(int)
-        for start, stop in itertools.pairwise(edges):
-            ours, theirs = context.Pipe()
-            lanes = range(int(start), int(stop))
-            process = context.Process(
-                target=_serve,
-                args=(theirs, factory, problem, lanes, seed, steps, self._memory.names),
-                daemon=True,
-            )
-            process.start()
-            theirs.close()
-            self._workers.append((process, ours))
+        try:
+            for start, stop in itertools.pairwise(edges):
+                lanes = range(int(start), int(stop))
+                self._workers.append(Worker(_serve, factory, problem, lanes, seed, steps, self._memory.names))
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, order: Order) -> None:
         """Begin to collect. In-process lanes collect in `wait`, while the compiled update runs beside them."""
         self._order = order
-        for process, connection in self._workers:
-            try:
-                connection.send(order)
-            except (BrokenPipeError, OSError):
-                raise _lost(process) from None
+        try:
+            for worker in self._workers:
+                worker.send(order)
+        except WorkerLostError as lost:
+            raise self._ended(lost) from None
 
     def wait(self) -> Rollout:
         """The rollout that was started. Its arrays are valid until the rollout after the next is started."""
         out = self._rollouts[self._order.iteration % 2]
         out.threshold[:] = self._problem.lane_thresholds
-        finished = [] if self._workers else self._lanes.collect(self._order, out)
-        for process, connection in self._workers:
-            try:
-                reply = connection.recv()
-            except (EOFError, OSError):
-                raise _lost(process) from None
-            if isinstance(reply, Exception):
-                raise reply
-            finished += reply
+        finished = self._replies() if self._workers else self._lanes.collect(self._order, out)
         learned = [] if self._order.random else finished  # random actions tell nothing of the policy
         return Rollout(out, _statistics(learned, self._problem.lanes), [episode for _, episode in finished])
 
+    def _replies(self) -> list[tuple[int, Episode]]:
+        """The episodes that finished, in the order of lanes however the workers came in."""
+        came = {}
+        try:
+            for worker, reply in replies(self._workers, limit=self._step_seconds):
+                if isinstance(reply, Exception):
+                    raise reply
+                came[worker] = reply
+        except WorkerLostError as lost:
+            raise self._ended(lost) from None
+        except WorkerStuckError as stuck:
+            raise EnvError(
+                f"{self._problem.spec.task}: lane {stuck.major} hangs in step {stuck.minor} of its rollout, or in the "
+                f"reset after it, for {self._step_seconds:g} s; correct the environment, or give a larger step_seconds "
+                "(0: no limit), and continue with: ccpo train --resume RUN"
+            ) from None
+        return [episode for worker in self._workers for episode in came[worker]]
+
+    def _ended(self, lost: WorkerLostError) -> EnvError:
+        return EnvError(
+            f"{self._problem.spec.task}: a worker process ended unexpectedly ({lost}): the environment crashed, or "
+            "memory ran out; continue with: ccpo train --resume RUN"
+        )
+
     def close(self) -> None:
-        for process, connection in self._workers:
-            connection.close()
-            process.join(timeout=5)
-            if process.is_alive():
-                process.terminate()
+        close_all(self._workers)
         if self._memory:
             self._rollouts = []
             self._memory.close()
@@ -314,13 +370,6 @@ class Collector:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _lost(process: BaseProcess) -> errors.EnvError:
-    process.join(timeout=1)
-    return errors.EnvError(
-        f"a worker process ended unexpectedly (exit code {process.exitcode}); continue with: ccpo train --resume RUN"
-    )
 
 
 def _statistics(finished: list[tuple[int, Episode]], lanes: int) -> LaneStatistics:

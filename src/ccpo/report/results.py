@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ccpo.agent import preset_settings
 from ccpo.envs.registry import resolve
 from ccpo.errors import RunError
+from ccpo.launch import preset_settings
 from ccpo.metrics import EpisodeTable, Summary, per_threshold, summarise, violation
 from ccpo.policy_file import write_atomically
 from ccpo.report.figures import learning_figure, save_figure, threshold_figure
@@ -36,8 +36,9 @@ from ccpo.report.tables import (
     summary_table,
     threshold_table,
 )
-from ccpo.runs import Run, read_json, write_json
+from ccpo.runs import Run
 from ccpo.runtime import Policy
+from ccpo.sealed import read_json, write_json
 
 GENERATED = re.compile(r"(<!-- results:start -->\n).*?(<!-- results:end -->)", re.DOTALL)
 CURVE_POINTS = 40

@@ -102,7 +102,7 @@ class ReportTable:
 
     def _heading(self) -> Text:
         """The title, with the task if all rows are of one: it then needs no line among them."""
-        only = list(self.rows_by_task) if len(self.rows_by_task) == 1 else []
+        only = [task for task in self.rows_by_task if task] if len(self.rows_by_task) == 1 else []
         return Text(" · ").join([Text(self.title), *(Text(task, "cyan") for task in only)])
 
     def _rich(self, columns: Sequence[int]) -> Table:
@@ -169,6 +169,16 @@ def save_tables(tables: Sequence[ReportTable], stem: PathLike, *, title: str) ->
     )
     write_atomically(source, "\n\\bigskip\n\n".join(table.latex() for table in tables))
     return [page, source]
+
+
+def facts_table(title: str, facts: Mapping[str, str]) -> Table:
+    """Names and what is known under them, for the terminal."""
+    table = Table(box=None, title=title, title_justify="left", title_style="bold", show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, fact in facts.items():
+        table.add_row(name, Text(fact))
+    return table
 
 
 def threshold_table(rows: Sequence[ThresholdRow]) -> ReportTable:

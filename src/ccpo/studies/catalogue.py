@@ -139,6 +139,9 @@ class Study:
         """The runs of the study, by task, method and seed; other tasks or seeds than the scale's may be given."""
         chosen = self.methods if methods is None else [self._find_method(name) for name in methods]
         found = [find_task(name) for name in (self.tasks[scale] if tasks is None else tasks)]
+        several = [task.name for task in found if len(task.costs) > 1]
+        if several:
+            raise ConfigError(f"{', '.join(several)}: studies compare tasks of one cost; leave out those of several")
         sized = SCALES[scale]
         return [
             plan

@@ -3,13 +3,13 @@
 import multiprocessing
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ccpo.errors import ConfigError, RunError
+from ccpo.processes import end_with_parent
 from ccpo.studies.runner import Place, begin, new_session, process_name, remaining, work
 from ccpo.threads import use_one_thread
 
@@ -69,7 +69,7 @@ def _start(places: Sequence[Place], session: str, cores: Sequence[int]) -> BaseP
 
 
 def _serve(places: Sequence[Place], session: str, cores: Sequence[int]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     if hasattr(os, "sched_setaffinity"):  # not everywhere; it only helps the speed
         os.sched_setaffinity(0, cores)
     log = _log_path(places[0].root, os.getpid())
@@ -78,13 +78,6 @@ def _serve(places: Sequence[Place], session: str, cores: Sequence[int]) -> None:
         sys.stderr = sys.stdout
         os.dup2(sys.stdout.fileno(), 2)  # what compiled code writes
         work(places, session)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _check_took_a_run(worker: BaseProcess, places: Sequence[Place]) -> None:

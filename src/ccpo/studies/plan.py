@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ccpo import config
+from ccpo import agent
 from ccpo.envs.registry import find_task
 
 
@@ -47,7 +47,7 @@ class RunPlan:
 
     def settings(self) -> dict[str, Any]:
         """What the training is given on top of the defaults, the preset's values included."""
-        preset = config.load_preset(self.algorithm, self.preset, self.task)
+        preset = agent.preset_values(find_task(self.task), self.algorithm, self.preset)
         return {**preset, **self.overrides, "seed": self.seed, "behaviour_thresholds": self.thresholds}
 
     def identity(self) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccpo import agent
+from ccpo import agent, launch
 from ccpo.combination import combine
 from ccpo.errors import RunError
 from ccpo.policy_file import write_atomically
-from ccpo.runs import FORMAT_VERSION, Run, manifest, read_json, write_json
+from ccpo.runs import FORMAT_VERSION, Run, manifest
+from ccpo.sealed import read_json, write_json, write_sealed
 from ccpo.studies.plan import FinishedRun, RunPlan
 
 PLAN_FILE, ERROR_FILE = "plan.json", "error.txt"
@@ -89,10 +90,10 @@ class Place:
     def _train(self) -> agent.Agent:
         plan = self.plan
         if Run(self.path).config_path.is_file():
-            return agent.resume(self.path)
+            return launch.resume(self.path, progress=False)
         self._start_anew()
         settings = {**plan.overrides, "seed": plan.seed, "behaviour_thresholds": plan.thresholds}
-        return agent.train(plan.task, plan.algorithm, preset=plan.preset, folder=self.path, **settings)
+        return launch.train(plan.task, plan.algorithm, preset=plan.preset, folder=self.path, progress=False, **settings)
 
     def _combine(self) -> agent.Agent:
         """The policy of the finished members, with a config and a manifest like those of a trained run."""
@@ -108,7 +109,7 @@ class Place:
             "steps": policy.manifest["training"]["steps_done"],
             "members": [member.name for member in plan.members],
         }
-        write_json(self.path / "config.json", {"format_version": FORMAT_VERSION, **settings})
+        write_sealed(self.path / "config.json", {"format_version": FORMAT_VERSION, **settings})
         write_json(self.path / "manifest.json", manifest())
         policy.save(self.path / agent.POLICY_FILE)
         return agent.load(self.path)

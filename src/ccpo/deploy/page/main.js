@@ -57,7 +57,7 @@ const handlers = {
     for (const [i, side] of state.sides.entries()) {
       const same = message.seed === state.shownSeed && side.places.length > 1;
       side.ghost = same ? side.places : null;
-      Object.assign(side, { places: [message.places[i]], actions: [], costs: [], limits: [], cost: 0, reward: 0, length: 0, ended: null, steady: true });
+      Object.assign(side, { places: [message.places[i]], bodies: message.bodies[i], actions: [], costs: [], limits: [], cost: 0, reward: 0, length: 0, ended: null, steady: true });
       side.started = side.threshold;
       side.view.querySelector(".verdict").hidden = true;
     }
@@ -91,8 +91,9 @@ function update(side, news) {
   }
   if (news.threshold !== side.started && news.moments.length) side.steady = false;
   const ended = news.ended && !side.ended;
-  Object.assign(side, { cost: news.cost, reward: news.reward, length: news.length, ended: news.ended });
+  Object.assign(side, { bodies: news.bodies, cost: news.cost, reward: news.reward, length: news.length, ended: news.ended });
   if (ended) conclude(side);
+  if (news.monitor) promise(side, news.monitor);
 }
 
 /** Keep a finished episode for the charts, if its threshold stood still. */
@@ -106,6 +107,22 @@ function conclude(side) {
   verdict.textContent = `${side.ended === "terminated" ? "ended early, " : ""}${excess > 1e-9 ? `${short(excess)} above the threshold` : "within the threshold"}`;
   verdict.classList.toggle("exceeded", excess > 1e-9);
   verdict.hidden = false;
+}
+
+/** What the page's episodes say of the promise: intervals that hold whenever one looks, and alarms. */
+function promise(side, monitor) {
+  const line = side.view.querySelector(".promise");
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  const told = { refuted: "promise refuted", drift: "cost drifts" };
+  const parts = [`${monitor.episodes} episode${monitor.episodes === 1 ? "" : "s"} at ${short(side.threshold)}`];
+  if (monitor.cost) {
+    const [low, mean, high] = monitor.cost;
+    parts.push(`mean cost ${short(mean)} (${short(low)} to ${high === null ? "?" : short(high)})`);
+    parts.push(`beyond it ${percent(monitor.rate[1])} (${percent(monitor.rate[0])} to ${percent(monitor.rate[2])})`);
+  }
+  line.textContent = [...parts, ...monitor.alarms.map((kind) => told[kind])].join(" · ");
+  line.classList.toggle("exceeded", monitor.alarms.length > 0);
+  line.hidden = false;
 }
 
 function finish() {
@@ -125,7 +142,7 @@ function defaultActors() {
 function makeSides(chosen) {
   const old = state.sides;
   state.sides = chosen.map((actor, index) => {
-    const side = { index, actor, places: [], actions: [], costs: [], limits: [], episodes: [], cost: 0, reward: 0, length: 0 };
+    const side = { index, actor, places: [], bodies: [], actions: [], costs: [], limits: [], episodes: [], cost: 0, reward: 0, length: 0 };
     const { range, task } = state.welcome.actors[actor];
     const kept = old[index]?.actor === actor ? old[index] : null;
     const share = chosen.length > 1 ? [1 / 6, 5 / 6][index] : 0.5;
@@ -143,11 +160,14 @@ function makeSides(chosen) {
   $("sides").replaceChildren(...state.sides.map(makeView));
   $("sides").classList.toggle("alone", chosen.length === 1);
   const task = state.welcome.actors[chosen[0]].task;
-  $("task").textContent = task.replace(/(Circle|Run)$/, "-$1");
+  $("task").textContent = task.replace(/(Circle|Run|Velocity)\b/, "-$1");
   document.title = `${$("task").textContent} · ccpo playground`;
   $("legend-curve").hidden = !state.sides.some((side) => actorOf(side).curve.length);
   state.sides.forEach(showThreshold);
 }
+
+/** Wider than high, seen from above: the rest is drawn in a square. */
+const isWide = ({ kind, bounds }) => kind === "above" && bounds[0][1] - bounds[0][0] > 1.1 * (bounds[1][1] - bounds[1][0]);
 
 const actorOf = (side) => state.welcome.actors[side.actor];
 
@@ -167,7 +187,8 @@ function makeView(side) {
   side.view = view;
   view.style.setProperty("--own", `var(--side-${side.index})`);
   view.querySelector(".badge").textContent = letter;
-  view.querySelector(".stage").classList.add(side.scene.kind);
+  view.querySelector(".stage").classList.add(`seen-${side.scene.kind}`);
+  view.querySelector(".stage").classList.toggle("wide", isWide(side.scene));
   view.querySelector(".stage canvas").setAttribute("aria-label", `Side ${letter}, ${task}`);
   view.querySelector(".budget canvas").setAttribute("aria-label", `Side ${letter}, budget left over the steps`);
   view.querySelector(".sees").textContent = closed ? "" : "the policy does not see it";

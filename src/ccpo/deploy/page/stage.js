@@ -1,12 +1,87 @@
-// One side's picture: the task from above, or a timeline for a task without a space.
+// One side's picture: the task from above or from the side, or a timeline for a task without a space.
 
 import { colours, costColour, dot, line, niceTicks, prepare, short } from "./paint.js";
 
-/** Draw a side: {scene, places, actions, costs, ghost, index, most}; `places` has one entry more than `costs`. */
+/** Draw a side: {scene, places, bodies, actions, costs, ghost, index, most}; `places` has one entry more than `costs`. */
 export function drawStage(canvas, side) {
   const surface = prepare(canvas);
   if (side.scene.kind === "timeline") drawTimeline(surface, side);
+  else if (side.scene.kind === "side") drawFromTheSide(surface, side);
   else drawFromAbove(surface, side);
+}
+
+/** The bodies now, on a ground that moves below them, and the speed of every step against its limit. */
+function drawFromTheSide({ context, width, height }, { scene, places, bodies, costs, ghost, index }) {
+  const c = colours();
+  const split = 0.62 * height, [left, right, top, bottom] = [40, width - 16, split + 26, height - 22];
+  const [[near, far], [low, high]] = scene.bounds;
+  const scale = Math.min(width / (far - near), split / (high - low));
+  const x = places.length ? places[places.length - 1][0] : 0;
+  const px = (at) => width / 2 + (at - x - (near + far) / 2) * scale;
+  // Who leaves the picture upwards or downwards takes it along.
+  const z = bodies.length ? bodies[0][1] : 0, edge = 0.2 * (high - low);
+  const lift = Math.max(0, z - high + edge) + Math.min(0, z - low - edge);
+  const pz = (at) => split - (at - lift - low) * scale;
+  context.fillStyle = c.paper;
+  context.fillRect(0, 0, width, height);
+  drawGround(context, { x, width, split, scale, px, pz });
+
+  const costly = costs.length > 0 && costs[costs.length - 1] > 0;
+  context.strokeStyle = costly ? c.costly : c.sides[index];
+  for (const [x0, z0, x1, z1, radius] of bodies) {
+    context.lineWidth = Math.max(3, 2 * radius * scale);
+    line(context, [[px(x0), pz(z0)], [px(x1) + 0.01, pz(z1)]]); // a line without length, for a ball, is not drawn
+  }
+
+  const speeds = [...places, ...(ghost || [])].map((place) => place[1]);
+  const floor = Math.min(0, ...speeds), roof = Math.max(2 * scene.speed_limit, ...speeds);
+  const pt = (step) => left + (step / scene.episode_length) * (right - left);
+  const pv = (speed) => bottom - ((speed - floor) / (roof - floor)) * (bottom - top);
+  context.fillStyle = c.forbidden;
+  context.fillRect(left, top, right - left, pv(scene.speed_limit) - top);
+  context.lineWidth = 1;
+  context.font = "11.5px system-ui, sans-serif";
+  context.fillStyle = c.soft;
+  context.textAlign = "right";
+  for (const tick of niceTicks(floor, roof, 3)) {
+    context.strokeStyle = c.rule;
+    line(context, [[left, pv(tick)], [right, pv(tick)]]);
+    context.fillText(short(tick), left - 6, pv(tick) + 4);
+  }
+  context.textAlign = "center";
+  for (const tick of niceTicks(0, scene.episode_length, 4)) context.fillText(short(tick), pt(tick), height - 6);
+  context.textAlign = "left";
+  context.fillText(`speed in m/s; above ${short(scene.speed_limit)} a step costs`, left, top - 8);
+  context.strokeStyle = c["forbidden-edge"];
+  context.lineWidth = 1.5;
+  line(context, [[left, pv(scene.speed_limit)], [right, pv(scene.speed_limit)]]);
+  const at = ([, speed], step) => [pt(step), pv(speed)];
+  if (ghost) {
+    context.globalAlpha = 0.35;
+    context.strokeStyle = c.guide;
+    line(context, ghost.map(at));
+    context.globalAlpha = 1;
+  }
+  context.lineWidth = 1.5;
+  strokeByCost(context, places.map(at), costs, 1);
+  if (places.length) dot(context, ...at(places[places.length - 1], places.length - 1), 5, c.sides[index], c.card);
+}
+
+/** A line at height 0, and one at every metre that is seen. */
+function drawGround(context, { x, width, split, scale, px, pz }) {
+  const c = colours();
+  context.lineWidth = 1;
+  context.font = "11.5px system-ui, sans-serif";
+  context.textAlign = "center";
+  const reach = width / 2 / scale;
+  for (let metre = Math.ceil(x - reach); metre <= x + reach; metre += 1) {
+    context.strokeStyle = c.rule;
+    line(context, [[px(metre), 0], [px(metre), split]]);
+    context.fillStyle = c.soft;
+    context.fillText(`${metre} m`, px(metre), 14);
+  }
+  context.strokeStyle = c.guide;
+  line(context, [[0, pz(0)], [width, pz(0)]]);
 }
 
 function drawFromAbove({ context, width, height }, { scene, places, costs, ghost, index }) {

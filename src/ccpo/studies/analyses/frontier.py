@@ -6,7 +6,7 @@ CMDPs the best return at every threshold is known.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -97,8 +97,7 @@ def compare(runs: Sequence[FinishedRun]) -> list[Comparison]:
 def closed_form(task: str) -> AnalyticEnv | None:
     """The environment that knows its own optimum, if the task is analytic; no other one is built."""
     found = find_task(task)
-    env = found.make() if found.extra is None else None
-    return env if isinstance(env, AnalyticEnv) else None
+    return cast(AnalyticEnv, found.make()) if found.closed_form else None
 
 
 def _by_threshold(run: FinishedRun) -> dict[float, tuple[float, float, float]]:

@@ -12,6 +12,7 @@ from ccpo import trees
 from ccpo.agent import POLICY_FILE
 from ccpo.algorithms import cvpo, find_algorithm
 from ccpo.algorithms.ccpo import model
+from ccpo.launch import IDENTITY
 from ccpo.maths.returns import Horizon
 from ccpo.runs import Run
 from ccpo.runtime import Policy
@@ -39,8 +40,7 @@ def load(run: FinishedRun) -> Learned:
     folder = Run.open(run.path)
     settings = folder.config()
     module = find_algorithm(settings["algorithm"])
-    identity = ("task", "algorithm", "preset", "episode_length", "early_end", "cost_fn")
-    own = {name: value for name, value in settings.items() if name not in identity}
+    own = {name: value for name, value in settings.items() if name not in ("algorithm", *IDENTITY)}
     loop, config = configs.build((LoopConfig, module.Config), own)
     problem = make_problem(Policy.load(run.path / POLICY_FILE).env, loop)
     groups, _ = folder.load_checkpoint()

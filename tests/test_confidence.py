@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ccpo.deploy.confidence import LARGEST_STAKE, binomial_tail, mean_upper_bound, probability_upper_bound
+from ccpo.confidence import (
+    LARGEST_STAKE,
+    binomial_tail,
+    episodes_for_bound,
+    mean_upper_bound,
+    probability_upper_bound,
+)
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 20), (3, 20), (19, 20), (20, 20), (0, 1), (60, 200), (199, 1000)])
@@ -75,3 +81,17 @@ def test_mean_bound_is_useful_at_a_few_hundred_episodes():
         costs = rng.normal(30.0, 5.0, episodes)
         bound = 200 * mean_upper_bound(costs / 200, error=0.05 / 3, variance=(5 / 200) ** 2)
         assert 0.0 < bound - costs.mean() < margin
+
+
+def test_the_forecast_of_episodes_is_the_least_of_its_kind_that_brings_the_bound_down():
+    values = np.random.default_rng(0).uniform(0.0, 0.4, 200)
+    options = {"error": 0.02, "variance": float(values.var())}
+    mean = float(values.mean())
+    count = episodes_for_bound(values, mean + 0.03, **options)
+    assert count is not None
+    assert mean_upper_bound(values, episodes=count, **options) <= mean + 0.03
+    assert count == 100 or mean_upper_bound(values, episodes=count // 2, **options) > mean + 0.03
+    more = episodes_for_bound(values, mean + 0.01, **options)
+    assert more is not None
+    assert more > count
+    assert episodes_for_bound(values, mean - 0.01, **options) is None
