@@ -35,7 +35,6 @@ from ccpo.sealed import read_sealed, write_json, write_sealed
 
 FORMAT_VERSION = 1
 POLICY_FILE = "policy.safetensors"
-STARTS = "starts"
 
 
 def versions() -> dict[str, str]:
@@ -136,7 +135,6 @@ class Run:
         own = (self.config_path, self.manifest_path, self.progress_path, self.rows_path, self._lock_path)
         for path in own:
             path.unlink(missing_ok=True)
-        shutil.rmtree(self.path / STARTS, ignore_errors=True)
         with suppress(OSError):  # something else is in it
             for folder in (self.checkpoints_path, *self._made):
                 folder.rmdir()
@@ -168,19 +166,9 @@ class Run:
                 raise FormatError(f"'{self.config_path}' has no '{name}'; restore it or start a new run")
         return content
 
-    def start(self, index: int) -> "Run":
-        """The folder, inside this run's, of one of several starts."""
-        run = Run(self.path / STARTS / str(index))
-        run.path.mkdir(parents=True, exist_ok=True)
-        return run
-
-    def starts(self) -> list["Run"]:
-        """The starts that there are so far, in order."""
-        return [Run(path) for path in sorted((self.path / STARTS).glob("*"), key=lambda path: int(path.name))]
-
     def has_begun(self) -> bool:
         """Whether there is anything to go on from."""
-        return any(run.progress() for run in (self, *self.starts()))
+        return bool(self.progress())
 
     def progress(self) -> list[dict[str, Any]]:
         """The rows logged so far."""

@@ -119,7 +119,7 @@ def _publish_together(runs: list[Run], root: Path) -> Path:
             "steps": sum(training["steps_done"] for training in trainings),
             "wall_seconds": round(sum(member["seconds"] for member in trained), 1),
             **_made([read_json(run.manifest_path) for run in runs]),
-            "curve": learning_curve(_rows(runs[0]) if len(runs) == 1 else [], thresholds),
+            "curve": learning_curve(runs[0].progress() if len(runs) == 1 else [], thresholds),
             "config": config,
         },
     )
@@ -166,15 +166,6 @@ def _as_flag(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_as_flag, value))
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
-
-
-def _rows(run: Run) -> list[dict[str, Any]]:
-    """The rows of progress, those of several starts one after the other before them."""
-    before: list[dict[str, Any]] = []
-    for start in run.starts():
-        steps = before[-1]["steps"] if before else 0
-        before += [{**row, "steps": steps + row["steps"]} for row in start.progress()]
-    return before + run.progress()
 
 
 def learning_curve(rows: Sequence[Mapping[str, Any]], thresholds: Sequence[float]) -> dict[str, list[float]]:
