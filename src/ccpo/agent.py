@@ -246,6 +246,7 @@ class Agent:
             remembered = {"task": self.task, "episode_length": own.episode_length, "early_end": own.early_end}
             remembered |= {name: self.run.config().get(name) for name in ("env", "cost_fn")} if self.run else {}
             found = find_factory(remembered, str(self.run.path) if self.run else self.task, cost_fn=cost_fn)
+        check_one_cost(found)
         given = (found.spec.observation_size, found.spec.action_size)
         expected = (own.observation_size, own.action_size)
         if given != expected:
@@ -348,15 +349,21 @@ def results_folder(path: str | Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def task_settings(factory: EnvFactory) -> dict[str, Any]:
-    task = factory.task
-    if task is None or (len(task.costs) > 1 and factory.cost_fn is not None):
-        return {}
-    if len(task.costs) > 1:
+def check_one_cost(factory: EnvFactory) -> None:
+    """Refuse an environment of several costs, unless a cost function makes one of them."""
+    costs = factory.task.costs if factory.task and factory.cost_fn is None else ()
+    if len(costs) > 1:
         raise ConfigError(
-            f"'{task.name}' has {len(task.costs)} costs ({', '.join(task.costs)}), and training takes one; "
+            f"'{factory.name}' has {len(costs)} costs ({', '.join(costs)}), and training takes one; "
             "give a cost_fn that makes one of them, and thresholds for it"
         )
+
+
+def task_settings(factory: EnvFactory) -> dict[str, Any]:
+    check_one_cost(factory)
+    task = factory.task
+    if task is None or len(task.costs) > 1:
+        return {}
     return {"behaviour_thresholds": task.behaviour_thresholds, "threshold_range": task.threshold_range}
 
 

@@ -13,13 +13,15 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from ccpo.agent import find_factory, preset_values, task_settings
+from ccpo.agent import Agent, find_factory, preset_values, task_settings
 from ccpo.envs import analytic, registry
 from ccpo.envs.analytic import AnalyticEnv, StaticBudget
 from ccpo.envs.importing import Source
 from ccpo.envs.registry import TASKS, EnvFactory, find_task, list_tasks, make, register_task, resolve
 from ccpo.envs.tasks import Scene
 from ccpo.errors import ConfigError, EnvError
+from ccpo.probing import probe
+from deploy.policies import random_policy
 from extras import each
 
 EVERY_TASK = each(TASKS.values())
@@ -428,6 +430,10 @@ def test_a_task_with_several_costs_has_thresholds_for_each():
     assert resolve("Two", cost_fn=plain_cost).spec.costs == ("cost",)
     with pytest.raises(ConfigError, match=r"'Two' has 2 costs \(a, b\), and training takes one; give a cost_fn"):
         task_settings(resolve("Two"))
+    with pytest.raises(ConfigError, match="'Two' has 2 costs"):
+        Agent(random_policy("StaticBudget")).factory("Two")
+    with pytest.raises(ConfigError, match="'Two' has 2 costs"):
+        probe("Two")
     assert task_settings(resolve("Two", cost_fn=plain_cost)) == {}
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ccpo import launch
-from ccpo.agent import task_settings
+from ccpo.agent import check_one_cost
 from ccpo.envs.registry import resolve
 from ccpo.errors import ConfigError
 from ccpo.policy_file import write_atomically
@@ -144,7 +144,7 @@ def probe(
     if episodes < 30:
         raise ConfigError(f"episodes={episodes} must be at least 30; 150 is usual")
     factory = resolve(env, cost_fn=cost_fn, episode_length=episode_length, early_end=early_end)
-    task_settings(factory)  # refuses a task of several costs
+    check_one_cost(factory)
     spec, world = factory.spec, factory()
     began, tries = time.perf_counter(), []
     try:
