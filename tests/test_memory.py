@@ -14,7 +14,7 @@ from helpers import make_trainer
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        ({"replay_steps": 10**12}, r"the replay \(replay_steps\)"),
+        ({"replay_steps": 10**12, "steps": 10**12}, r"the replay \(replay_steps\)"),
         ({"rollout_length": 10**12}, r"the replay \(replay_steps\)|rollouts \(rollout_length\)"),
         ({"features": 10**9}, r"networks and optimisers \(hidden, features\)"),
         ({"hidden": (10**6, 10**6)}, r"networks and optimisers \(hidden, features\)"),

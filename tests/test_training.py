@@ -197,6 +197,13 @@ def test_a_run_has_600_episodes_and_60_000_steps_at_least_unless_told(length, gi
     assert schedule.iterations == math.ceil(expected / length)
 
 
+@pytest.mark.parametrize(("steps", "given", "slots"), [(1000, 400, 200), (1000, 10_000, 500), (1000, 1, 10)])
+def test_the_replay_holds_what_is_asked_for_and_no_more_than_the_run(steps, given, slots):
+    """Two lanes; whole rollouts of 10 steps each."""
+    problem = Problem(EnvSpec("x", 2, (-1.0,), (1.0,), 10), (2.0,), (1.0, 3.0), 2, 0)
+    assert Schedule(LoopConfig(steps=steps, replay_steps=given), problem).slots == slots
+
+
 @pytest.mark.parametrize(("steps", "given", "random"), [(1000, 5000, 3), (10_000, 300, 15), (1000, 0, 0), (1, 5000, 1)])
 def test_random_actions_are_a_small_share_of_a_short_run(steps, given, random):
     """An iteration has 20 steps; at most 5 % of the run, in whole iterations."""

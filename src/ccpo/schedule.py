@@ -52,7 +52,7 @@ class LoopConfig(Settings):
     warmup_steps: int = setting(
         5_000, f"steps with random actions at the start, at most {WARMUP_SHARE:.0%} of the run", low=0
     )
-    replay_steps: int = setting(200_000, "environment steps that the replay holds", low=1)
+    replay_steps: int = setting(1_000_000, "environment steps that the replay holds, at most those of the run", low=1)
     checkpoint_every: int = setting(20_000, "environment steps between checkpoints; an episode at least", low=1)
     keep_checkpoints: int = setting(2, "how many checkpoints are kept", low=1)
     workers: int = setting(
@@ -105,7 +105,7 @@ class Schedule:
         self.rollout = loop.rollout_length or length
         self.steps_each = self.rollout * problem.lanes
         self.iterations = math.ceil(steps / self.steps_each)
-        self.slots = self.rollout * max(1, loop.replay_steps // self.steps_each)
+        self.slots = self.rollout * max(1, min(loop.replay_steps // self.steps_each, self.iterations))
         # checkpoints cut episodes: one must fit between
         self._every = max(math.ceil(length / self.rollout), round(loop.checkpoint_every / self.steps_each))
         self._warmup = math.ceil(min(loop.warmup_steps, WARMUP_SHARE * steps) / self.steps_each)
