@@ -70,6 +70,7 @@ def test_the_ratio_uses_the_policy_that_acted(algorithm, tmp_path, monkeypatch):
             np.testing.assert_allclose(batch.log_acted, log_density.ravel(), atol=1e-3)
         return learn(state, replay, rollout, statistics, progress)
 
+    spy.trace = learn.trace  # what is asked before the first call, whether it fits into memory
     monkeypatch.setattr(training, "compiled_learn", lambda *_: spy)
     trainer.train()
     acted, current = np.array(seen).T
