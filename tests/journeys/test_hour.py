@@ -10,12 +10,12 @@ import pytest
 from gymnasium import spaces
 
 import ccpo
+from ccpo import sealed
 from ccpo.cli import main
 from ccpo.deploy.play import find_actors
 from ccpo.deploy.watching import LiveEpisode
 from ccpo.errors import ConfigError
 from ccpo.runtime import Policy
-from ccpo.sealed import read_sealed, write_sealed
 from helpers import TINY
 
 HERE = Path(__file__).parent
@@ -148,9 +148,9 @@ def test_a_wrong_cost_function_shows_the_right_one(home, capsys):
 def test_an_environment_that_was_moved_away_says_what_to_do(run, tmp_path):
     copy = tmp_path / "copied"
     shutil.copytree(run, copy)
-    config = read_sealed(copy / "config.json")
-    config["env"]["path"] = config["env"]["path"].replace("hour_worlds", "gone_worlds")
-    write_sealed(copy / "config.json", config)
+    config = sealed.read_sealed(copy / "config.json")
+    config["env"]["path"] = "gone_worlds:SpeedEnv"
+    sealed.write_sealed(copy / "config.json", config)
     with pytest.raises(ccpo.EnvError, match=r"cannot import 'gone_worlds'.*or give it: --env module:Class"):
         ccpo.load(copy).evaluate([20.0], episodes=1)
     with pytest.raises(ConfigError, match="give the environment it began with"):
