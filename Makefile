@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-oldest test-long check bench torture soak clean
+.PHONY: demo test test-oldest test-long check bench torture soak docs clean
 
 demo: $(STAMP)  ## train an agent, evaluate it at all thresholds, print the table and the picture's place
 	$(BIN)/ccpo train --task BallCircle --preset demo --evaluate
@@ -37,6 +37,13 @@ torture: $(STAMP)  ## faults and hostile files, 30 minutes at most; longer: make
 
 soak: $(STAMP)  ## memory, files and threads over many short runs and many pages; make soak SOAK="--minutes 240"
 	$(BIN)/python -m torture.soak $(SOAK)
+
+docs: $(VENV)/.docs  ## the documentation as a site, in docs/_build
+	$(BIN)/sphinx-build -W -q docs docs/_build
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
 
 # bullet-safety-gym asks for Gymnasium 0.28 and runs on the newest; pip takes that only in two steps.
 $(STAMP): pyproject.toml

@@ -1,4 +1,4 @@
-"""Sphinx settings: `pip install '.[docs]' && sphinx-build -W docs docs/_build`."""
+"""Sphinx settings: `make docs`."""
 
 project = "ccpo"
 extensions = ["myst_parser"]

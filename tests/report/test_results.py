@@ -123,14 +123,14 @@ def test_the_history_is_shown_as_such_until_something_takes_its_place(pages):
     results.write_tables(root, readme, page)
     assert algorithms(readme.read_text()) == [(OLD, "13"), (OLD, "7"), ("CCPO", "paper")]
     assert f"commit {results.HISTORY_COMMIT} reproduces it" in readme.read_text()
-    assert "(results/history/README.md)" in readme.read_text()
+    assert "(docs/history.md)" in readme.read_text()
     text = page.read_text()
     assert {name for name, grid in algorithms(text) if grid != "paper"} == {
         OLD,
         "CCPO open loop w/o VVE (history)",
         "V-SAC-Lag (history)",
     }
-    assert "(../results/history/README.md)" in text
+    assert "(history.md)" in text
     assert f"git checkout {results.HISTORY_COMMIT}" in text
     assert sorted(path.suffix for path in (root / "history" / "main").rglob("*.*")) == [".csv"] * 3 + [".json"] * 3
 

@@ -298,8 +298,10 @@ def write_tables(root: Path, readme: Path, page: Path) -> None:
         if not each.history:
             _write_variant(each, root / "main" / f"{each.algorithm}-{each.task}-{each.variant}")
     by_task = [list(group) for _, group in groupby(published, key=lambda each: each.task)]
-    _fill(readme, _overview([each for each in published if each.method == "CCPO"], root=root, page=readme))
-    _fill(page, "\n".join(_section(of_task, root=root, page=page) for of_task in by_task))
+    history = page.parent / "history.md"
+    headlines = [each for each in published if each.method == "CCPO"]
+    _fill(readme, _overview(headlines, root=root, history=history, page=readme))
+    _fill(page, "\n".join(_section(of_task, root=root, history=history, page=page) for of_task in by_task))
 
 
 def _write_variant(published: Published, stem: Path) -> None:
@@ -313,16 +315,16 @@ def _write_variant(published: Published, stem: Path) -> None:
     save_figure(threshold_figure(episodes, behaviour), stem)
 
 
-def _overview(headlines: Sequence[Published], *, root: Path, page: Path) -> str:
+def _overview(headlines: Sequence[Published], *, root: Path, history: Path, page: Path) -> str:
     """CCPO on all tasks: the table, and the figure of the paper's tasks, whose behaviour thresholds are the same."""
-    parts = [_summary(headlines), _history_note(headlines, root=root, page=page)]
+    parts = [_summary(headlines), _history_note(headlines, history=history, page=page)]
     drawn = [each for each in headlines if display_name(each.task) in PAPER_RESULTS]
     if drawn:
         parts.append(_picture(drawn, root / "main" / "overview", page=page))
     return "\n".join(filter(None, parts))
 
 
-def _section(of_task: Sequence[Published], *, root: Path, page: Path) -> str:
+def _section(of_task: Sequence[Published], *, root: Path, history: Path, page: Path) -> str:
     """The task's part of the results page, with figures of all methods but ablations together."""
     task = of_task[0].task
     summaries = _summaries(of_task)
@@ -331,7 +333,7 @@ def _section(of_task: Sequence[Published], *, root: Path, page: Path) -> str:
     parts = [
         f"## {display_name(task)}\n",
         _summary(of_task),
-        _history_note(of_task, root=root, page=page),
+        _history_note(of_task, history=history, page=page),
         *(table.markdown() for table in (group_table(summaries), interval_table(summaries), seed_table(of_task))),
         _picture(compared or of_task, stem, page=page),
         _learning_picture(of_task, Path(f"{stem}-learning"), page=page),
@@ -356,10 +358,10 @@ def _summary(published: Sequence[Published]) -> str:
     return summary_table(_summaries(published), {each.label: each.method for each in published}).markdown()
 
 
-def _history_note(published: Sequence[Published], *, root: Path, page: Path) -> str:
+def _history_note(published: Sequence[Published], *, history: Path, page: Path) -> str:
     if not any(each.history for each in published):
         return ""
-    where = _relative(root / HISTORY / "README.md", page)
+    where = _relative(history, page)
     return f"{HISTORY}: [published before the closed loop]({where}); commit {HISTORY_COMMIT} reproduces it\n"
 
 
