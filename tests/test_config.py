@@ -76,7 +76,7 @@ def test_what_a_task_says_of_itself_stands_where_its_table_would():
     """After `all` of the preset that extends nothing, before everything that extends it."""
     own = {"steps": 7}
     assert config.load_preset("ppo_lag", "tuned", "Elsewhere", own=own)["steps"] == 7
-    assert config.load_preset("ccpo", "demo", "Elsewhere", own=own)["steps"] == 90_000
+    assert config.load_preset("ccpo", "demo", "Elsewhere", own=own)["steps"] == 120_000
     assert config.load_preset("ccpo", "faithful", "Elsewhere", own=own)["steps"] == 7
     assert config.load_preset("ccpo", "tuned", "BallCircle", own=own)["steps"] == 199_200
     assert "steps" not in config.load_preset("ccpo", "tuned")

@@ -397,7 +397,7 @@ def test_a_task_of_ones_own_is_a_task_like_ours():
 @pytest.mark.usefixtures("own_tasks")
 @pytest.mark.parametrize(
     ("algorithm", "preset", "steps"),
-    [("ccpo", "tuned", 7000), ("ppo_lag", "tuned", 7000), ("ccpo", "faithful", 7000), ("ccpo", "demo", 90_000)],
+    [("ccpo", "tuned", 7000), ("ppo_lag", "tuned", 7000), ("ccpo", "faithful", 7000), ("ccpo", "demo", 120_000)],
 )
 def test_the_steps_of_a_task_stand_where_its_table_would(algorithm, preset, steps):
     task = register_task("SlowRun", StaticBudget, **OWN, steps=7000)
