@@ -110,7 +110,7 @@ def test_a_deviation_is_taken_back_by_settings_that_say_something(number, settin
 
 def test_all_arms_of_the_deviations_take_the_same_steps():
     plans = STUDIES["deviations"].plans("paper", seeds=[0])
-    assert {plan.settings()["steps"] for plan in plans} == {90_000}
+    assert {plan.settings()["steps"] for plan in plans} == {120_000}
     assert {plan.settings().get("loop", "closed") for plan in plans} == {"closed", "open"}
 
 

@@ -186,7 +186,7 @@ DEVIATIONS: tuple[tuple[int, Mapping[str, Any]], ...] = (
     (17, {"decay": 0.0}),
 )
 """What takes a deviation back, by its number in docs/algorithms/ccpo.md."""
-_SHORT = {"steps": 90_000}
+_SHORT = {"steps": 120_000}
 _ANALYTIC = ("StaticBudget", "DriftBudget", "LateBudget", "MomentumBudget", "BalanceBudget")
 _CAR_CIRCLE = {**_TASKS, "quick": ("CarCircle",), "paper": ("CarCircle",)}
 
