@@ -88,7 +88,7 @@ def test_unless_told_the_discount_looks_a_quarter_of_an_episode_ahead(given, len
     assert model.horizon(make_config(ccpo, discount=given), problem).discount == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("progress", "ahead"), [(0.0, 0.2), (0.8, 0.5), (1.0, 0.5)])
+@pytest.mark.parametrize(("progress", "ahead"), [(0.0, 1 / 5), (0.8, 1 / 3), (1.0, 1 / 3)])
 def test_in_a_closed_loop_the_discount_looks_farther_as_the_run_goes_on(progress, ahead):
     problem = make_problem(closed=True)
     problem = replace(problem, spec=replace(problem.spec, episode_length=200))

@@ -23,8 +23,8 @@ FEATURE_BOUND = 10.0
 EMBEDDING_HIDDEN = 64
 OPEN_SHARE = 4.0
 """In an open loop, γ looks T/4 steps ahead unless told otherwise."""
-CLOSED_SHARES = (5.0, 2.0)
-"""In a closed loop, T/5 steps at the start of the run and T/2 at its end."""
+CLOSED_SHARES = (5.0, 3.0)
+"""In a closed loop, T/5 steps at the start of the run and T/3 at its end."""
 GROWN = 0.8
 """The share of the run after which γ grows no more."""
 

@@ -30,7 +30,7 @@ class Config(Settings):
     )
     discount: float | None = setting(
         None,
-        "γ; none: for episodes of T steps, 1 − 4/T in an open loop, from 1 − 5/T to 1 − 2/T in a closed one",
+        "γ; none: for episodes of T steps, 1 − 4/T in an open loop, from 1 − 5/T to 1 − 3/T in a closed one",
         low=0,
         high=1,
     )
